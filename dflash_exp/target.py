@@ -1,0 +1,248 @@
+"""The frozen target: TokenBatch -> TargetFeatures.
+
+In: right-padded tokens. Out: the tapped hidden states of the real tokens, packed. No attention mask is passed: under
+causal attention a real token never sees the padding to its right. The decoder runs as far as the deepest tap, without
+head or cache: 7 of 8 layers for taps [1, 4, 6], 34 of 36 for a Qwen3-4B. Decoding opens a `TargetSession` on the same
+weights, which keeps a cache and captures the taps only when it is asked to.
+
+Captures belong to the call: the hooks on the tapped modules write to a ContextVar, so threads that share a target
+never meet, and one that finds no capture there returns at once.
+"""
+
+# B sequences, T padded tokens, P packed (real) tokens, N new tokens, H hidden, F features (taps x hidden), V vocabulary
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from enum import StrEnum
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache, PreTrainedModel
+
+from dflash_exp.architecture import TargetShape, check_rope, check_taps, decoder_layers, final_norm, target_shape
+from dflash_exp.messages import TargetFeatures, TokenBatch
+
+HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
+
+
+class TargetDtype(StrEnum):
+    """The number format the target is loaded in."""
+
+    FLOAT64 = "float64"
+    FLOAT32 = "float32"
+    BFLOAT16 = "bfloat16"
+    FLOAT16 = "float16"
+
+    @property
+    def torch(self) -> torch.dtype:
+        """The torch dtype of this name."""
+        formats = {"float64": torch.float64, "float32": torch.float32, "bfloat16": torch.bfloat16}
+        return formats.get(self.value, torch.float16)
+
+
+@dataclass(frozen=True)
+class TargetConfig:
+    """Which target, and how it is loaded. Weights are read from safetensors only."""
+
+    path: str
+    """A directory, read without a network, or a hub id `owner/name`."""
+    dtype: TargetDtype
+    trust_remote_code: bool = False
+    """Run model code that comes with the weights: off unless the user says so."""
+
+
+def load_model(config: TargetConfig, device: torch.device) -> PreTrainedModel:
+    """Load the causal LM from safetensors, frozen and in evaluation mode, onto `device`.
+
+    Raises ValueError, one line, when the path holds no such model, weights are missing, or its RoPE is refused.
+    """
+    is_local = Path(config.path).is_dir()
+    if not is_local and not HUB_ID.fullmatch(config.path):
+        raise ValueError(
+            f"target.path must be a directory with a model or a hub id owner/name, got {config.path!r}; "
+            "give the directory that holds config.json"
+        )
+    options = {"local_files_only": is_local, "trust_remote_code": config.trust_remote_code}
+    with _refusal_in_one_line(config.path):
+        settings = AutoConfig.from_pretrained(config.path, **options)
+    check_rope(settings)
+    with _refusal_in_one_line(config.path):
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
+            config.path,
+            config=settings,
+            dtype=config.dtype.torch,
+            use_safetensors=True,
+            output_loading_info=True,
+            **options,
+        )
+    model, report = loaded
+    absent = sorted(report["missing_keys"])
+    if absent:
+        # transformers fills them with random numbers and only warns
+        raise ValueError(f"target.path must hold every weight, {config.path!r} lacks {len(absent)}, first {absent[0]}")
+    return model.to(device).eval().requires_grad_(False)
+
+
+@contextmanager
+def _refusal_in_one_line(path: str) -> Iterator[None]:
+    """Turn transformers' paragraph on what it cannot read into one line of ours."""
+    try:
+        yield
+    except (OSError, ValueError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise ValueError(f"target.path must hold a causal LM in safetensors, {path!r} does not: {reason}") from error
+
+
+def load_target(
+    config: TargetConfig, device: torch.device, choose_taps: Callable[[TargetShape], Sequence[int]]
+) -> FrozenTarget:
+    """Load the target and tap the layers that `choose_taps` names for its shape (0-based)."""
+    model = load_model(config, device)
+    return FrozenTarget(model, choose_taps(target_shape(model.config)))
+
+
+@dataclass
+class _Capture:
+    """What the hooks of one forward have seen, by layer."""
+
+    stop_after: int | None
+    hidden: dict[int, Tensor] = field(default_factory=dict)
+
+
+class _DeepestTapSeen(Exception):
+    """Leaves a forward whose remaining layers nobody needs."""
+
+
+_capture: ContextVar[_Capture | None] = ContextVar("dflash_exp.target.capture", default=None)
+
+
+def _keep(layer: int, module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
+    """Forward hook of a tapped module: hand its hidden states to the capture of this call, if there is one."""
+    capture = _capture.get()
+    if capture is None:
+        return
+    capture.hidden[layer] = output if isinstance(output, Tensor) else output[0]
+    if layer == capture.stop_after:
+        raise _DeepestTapSeen
+
+
+class FrozenTarget:
+    """A frozen causal LM with taps. Safe to call from several threads.
+
+    Tap l is `output_hidden_states`' entry l + 1, bit for bit; for the last layer that entry stands *after* the final
+    norm in transformers, and so it does here.
+    """
+
+    def __init__(self, model: PreTrainedModel, taps: Sequence[int]) -> None:
+        """Raises ValueError: layers not found, taps out of range, RoPE refused."""
+        check_rope(model.config)
+        layers = decoder_layers(model)
+        self.shape = target_shape(model.config)
+        self.taps = check_taps(taps, self.shape.n_layers)
+        self.model = model.eval().requires_grad_(False)
+        self._decoder = model.get_decoder()
+        # `past_key_values` until transformers 5.2x renamed it; where both are taken, the old name warns
+        self.cache_name = "cache" if "cache" in inspect.signature(model.forward).parameters else "past_key_values"
+        for tap in self.taps:
+            tapped = self._decoder if tap == self.shape.n_layers - 1 else layers[tap]
+            tapped.register_forward_hook(partial(_keep, tap))
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are, and the features."""
+        return self.model.device
+
+    @property
+    def embedding_weight_VH(self) -> Tensor:
+        """The input embedding."""
+        return self.model.get_input_embeddings().get_parameter("weight")
+
+    @property
+    def head_weight_VH(self) -> Tensor:
+        """The output projection; the embedding itself where the two are tied."""
+        head = self.model.get_output_embeddings()
+        assert head is not None, "a causal LM has a head"
+        return head.get_parameter("weight")
+
+    @property
+    def final_norm_weight_H(self) -> Tensor | None:
+        """The scale of the norm behind the last layer; None where the decoder ends otherwise."""
+        norm = final_norm(self.model)
+        return None if norm is None else norm.get_parameter("weight")
+
+    def __call__(self, batch: TokenBatch) -> TargetFeatures:
+        """The batch with its features, which lie on the target's device in the target's dtype."""
+        return TargetFeatures(batch, self.features(batch.tokens_BT, batch.lengths_B))
+
+    @torch.no_grad()
+    def features(self, tokens_BT: Tensor, lengths_B: Tensor) -> Tensor:
+        """features_PF of the real tokens, sequences one after the other, taps concatenated in ascending order."""
+        tokens_BT, lengths_B = tokens_BT.to(self.device), lengths_B.to(self.device)
+        capture = _Capture(stop_after=self.taps[-1])
+        token = _capture.set(capture)
+        try:
+            self._decoder(input_ids=tokens_BT, use_cache=False)
+        except _DeepestTapSeen:
+            pass
+        finally:
+            _capture.reset(token)
+        real_P = (torch.arange(tokens_BT.shape[1], device=self.device) < lengths_B[:, None]).flatten().nonzero()[:, 0]
+        return torch.cat([capture.hidden[tap].flatten(0, 1)[real_P] for tap in self.taps], dim=-1)
+
+    def session(self, *, speculative: bool) -> TargetSession:
+        """A fresh session on these weights, for one text; only a speculative one captures features and can drop."""
+        return TargetSession(self, speculative)
+
+
+class TargetSession:
+    """The target reading one text piece by piece, with a cache. Not shared between threads.
+
+    A plain session pays for nothing that speculation needs: no capture, no cropping.
+    """
+
+    def __init__(self, target: FrozenTarget, speculative: bool) -> None:
+        self._target = target
+        self._speculative = speculative
+        self._cache = DynamicCache(config=target.model.config)
+        if speculative:
+            # layers with a sliding window forget what a rejected draft pushed out, unless told to wait for the crop
+            self._cache.activate_past_recording()
+
+    @torch.no_grad()
+    def read(self, tokens_N: Tensor, n_logits: int) -> tuple[Tensor, Tensor | None]:
+        """Append tokens (int64, any device): the logits of the last `n_logits` of them, [n_logits, V], and the
+        features of all of them, [N, F] (None in a plain session)."""
+        inputs = {"input_ids": tokens_N.to(self._target.device)[None], "logits_to_keep": n_logits}
+        inputs[self._target.cache_name] = self._cache
+        if not self._speculative:
+            return self._target.model(**inputs, use_cache=True).logits[0, -n_logits:], None
+        capture = _Capture(stop_after=None)
+        token = _capture.set(capture)
+        try:
+            logits_1NV = self._target.model(**inputs, use_cache=True).logits
+        finally:
+            _capture.reset(token)
+        features_NF = torch.cat([capture.hidden[tap][0] for tap in self._target.taps], dim=-1)
+        return logits_1NV[0, -n_logits:], features_NF
+
+    def drop(self, n_tokens: int) -> None:
+        """Forget the last `n_tokens` read (0 too: layers with a window then let go of what they held back).
+
+        Raises ValueError when a layer's state cannot go back, as that of linear attention.
+        """
+        if not self._cache.is_croppable:
+            raise ValueError(
+                "target.path must name a model whose cache can drop rejected tokens, "
+                f"{type(self._target.model).__name__} has layers that cannot; choose a target with attention only"
+            )
+        # transformers takes the negative count to remove; a positive one, once the size to keep, is refused since 5.24
+        self._cache.crop(-n_tokens)
