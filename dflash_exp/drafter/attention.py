@@ -1,0 +1,191 @@
+"""Block attention: every block sees the context strictly before its anchor, and itself, in one softmax.
+
+In: queries, keys and values of the blocks, keys and values of the context. Out: one vector a query. The anchors of a
+sequence, sorted, go in groups of 16; a group is plain matmuls over its context prefix, and its own blocks' scores are
+the last K columns of the same softmax buffer. Groups of the same rank of all sequences run as one batched matmul, so
+one sequence of 2000 tokens takes 4 rounds and forty of 50 take 2. No score is computed between two sequences or two
+blocks. The backward is written out: it keeps one probability buffer a group and no copies of it. Paid for that: memory
+of n_heads * K * sum(prefix) per pass, which `drafter.slots_per_pass` bounds.
+"""
+
+# B sequences with anchors, T context tokens (longest), A anchors, G anchors of a group, K block keys, Q block queries,
+# N query heads, M key/value heads, R query heads of a key/value head, E head dim, C columns: context prefix + K
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+from torch.autograd.function import FunctionCtx
+
+GROUP_ANCHORS = 16
+"""Anchors of a group: 8 and 32 were within 10 % on two cores; smaller is python-bound, larger sees more masked keys."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """Up to 16 neighbouring anchors of each of some sequences, and the context they share.
+
+    A *place* is one of b * M * G; a sequence with fewer anchors repeats its last one, which is computed and dropped.
+    """
+
+    sequences_b: Tensor | None
+    """int64, rows of the context; None: all of them, in order."""
+    rows_bMG: Tensor
+    """int64, row of each place in a tensor of A * M rows."""
+    own_bG: Tensor | None
+    """bool [b, 1, G, 1, 1], False where an anchor is a repeated one; None: none is."""
+    kept: Tensor | None
+    """int64, the places (flattened b, M, G) that are not repeated; None: all."""
+    first: int
+    """Context columns before this one are seen by every anchor of the group."""
+    prefix: int
+    """Context columns at and after this one are seen by none."""
+    hidden_bGc: Tensor
+    """bool [b, 1, G, 1, prefix - first], True where the column is not before the anchor."""
+
+
+def group_anchors(counts_B: Tensor, positions_A: Tensor, n_kv_heads: int, device: torch.device) -> list[Group]:
+    """Cut the anchors of each sequence into groups of 16; those of equal rank make one `Group`.
+
+    counts_B: anchors of each sequence, int64 on the CPU. positions_A: positions, ascending within a sequence, on the
+    CPU. The groups' index tensors land on `device`.
+    """
+    starts_B = torch.cumsum(counts_B, 0) - counts_B
+    groups: list[Group] = []
+    for low in range(0, int(counts_B.max()), GROUP_ANCHORS):
+        sequences_b = torch.nonzero(counts_B > low).flatten()
+        left_b = (counts_B[sequences_b] - low).clamp(max=GROUP_ANCHORS)
+        place_G = torch.arange(int(left_b.max()))
+        own_bG = place_G < left_b[:, None]
+        anchors_bG = starts_B[sequences_b, None] + low + torch.minimum(place_G, left_b[:, None] - 1)
+        everyone = len(sequences_b) == len(counts_B)
+        group = _group(anchors_bG, own_bG, positions_A[anchors_bG], n_kv_heads, device)
+        groups.append(group if everyone else replace(group, sequences_b=sequences_b.to(device)))
+    return groups
+
+
+def _group(anchors_bG: Tensor, own_bG: Tensor, at_bG: Tensor, n_kv_heads: int, device: torch.device) -> Group:
+    """The group of every sequence; at_bG: the anchors' positions."""
+    first, prefix = int(at_bG.min()), int(at_bG.max())
+    hidden_bGc = torch.arange(first, prefix) >= at_bG[:, :, None]
+    rows_bMG = anchors_bG[:, None, :] * n_kv_heads + torch.arange(n_kv_heads)[:, None]
+    full = bool(own_bG.all())
+    kept = torch.nonzero(own_bG[:, None].expand_as(rows_bMG).flatten()).flatten()
+    return Group(
+        sequences_b=None,
+        rows_bMG=rows_bMG.to(device),
+        own_bG=None if full else own_bG[:, None, :, None, None].to(device),
+        kept=None if full else kept.to(device),
+        first=first,
+        prefix=prefix,
+        hidden_bGc=hidden_bGc[:, None, :, None, :].to(device),
+    )
+
+
+def block_attention(
+    q_AMRE: Tensor, k_AMKE: Tensor, v_AMKE: Tensor, k_BMTE: Tensor, v_BMTE: Tensor, groups: list[Group]
+) -> Tensor:
+    """Attention of every block over its context and itself; R folds the block's queries and the heads of a kv head.
+
+    q [A, M, R, E]; k, v of the block [A, M, K, E]; k, v of the context [B, M, T, E]; all contiguous. Returns
+    [A, M, R, E].
+    """
+    return _BlockAttention.apply(q_AMRE, k_AMKE, v_AMKE, k_BMTE, v_BMTE, groups)  # type: ignore[no-any-return]
+
+
+class _BlockAttention(torch.autograd.Function):
+    """Forward and backward of `block_attention`, group by group."""
+
+    @staticmethod
+    def forward(
+        ctx: FunctionCtx, q: Tensor, k: Tensor, v: Tensor, k_ctx: Tensor, v_ctx: Tensor, groups: list[Group]
+    ) -> Tensor:
+        out = torch.empty_like(q)
+        weights = [_attend(group, q, k, v, k_ctx, v_ctx, out) for group in groups]
+        ctx.save_for_backward(q, k, v, k_ctx, v_ctx, out, *weights)
+        ctx.groups = groups  # type: ignore[attr-defined]
+        return out
+
+    @staticmethod
+    def backward(ctx: FunctionCtx, d_out: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        saved, weights = list(ctx.saved_tensors[:6]), ctx.saved_tensors[6:]  # type: ignore[attr-defined]
+        q, k, v, k_ctx, v_ctx, _ = saved
+        into = [torch.empty_like(x) for x in (q, k, v)] + [torch.zeros_like(x) for x in (k_ctx, v_ctx)]
+        for group, p in zip(ctx.groups, weights, strict=True):  # type: ignore[attr-defined]
+            _attend_backward(group, p, d_out.contiguous(), saved, into)
+        return *into, None
+
+
+def _attend(group: Group, q: Tensor, k: Tensor, v: Tensor, k_ctx: Tensor, v_ctx: Tensor, out: Tensor) -> Tensor:
+    """Write the group's rows of `out`; return the probabilities [b, M, G, R, C]."""
+    q_bMGRE, prefix = _take(group, q), group.prefix
+    scores = _scores(group, q_bMGRE, k, k_ctx)
+    scores[..., group.first : prefix].masked_fill_(group.hidden_bGc, -math.inf)
+    p = torch.softmax(scores.mul_(1 / math.sqrt(q.shape[-1])), dim=-1)
+    result = torch.matmul(p[..., prefix:], _take(group, v))
+    _rows(result).add_(torch.matmul(_rows(p)[..., :prefix], _context(group, v_ctx)))
+    _put(group, out, result)
+    return p
+
+
+def _scores(group: Group, q_bMGRE: Tensor, k: Tensor, k_ctx: Tensor) -> Tensor:
+    """q k^T over the context prefix and the own block, [b, M, G, R, C]."""
+    scores = q_bMGRE.new_empty(*q_bMGRE.shape[:4], group.prefix + k.shape[-2])
+    _rows(scores)[..., : group.prefix] = torch.matmul(_rows(q_bMGRE), _context(group, k_ctx).transpose(-1, -2))
+    scores[..., group.prefix :] = torch.matmul(q_bMGRE, _take(group, k).transpose(-1, -2))
+    return scores
+
+
+def _attend_backward(group: Group, p: Tensor, d_out: Tensor, saved: list[Tensor], into: list[Tensor]) -> None:
+    """Write the group's rows of dq, dk, dv and add to the context's; p [b, M, G, R, C] from `_attend`."""
+    q, k, v, k_ctx, v_ctx, out = saved
+    dq, dk, dv, dk_ctx, dv_ctx = into
+    q_bMGRE, d_out_bMGRE, prefix = _take(group, q), _take(group, d_out), group.prefix
+    if group.own_bG is not None:
+        d_out_bMGRE.mul_(group.own_bG)
+    # The softmax's backward needs sum(p * dp) a row, which is sum(out * d_out): no pass over the scores.
+    delta = _take(group, out).mul_(d_out_bMGRE).sum(-1, keepdim=True)
+    dp = _scores(group, d_out_bMGRE, v, v_ctx).sub_(delta).mul_(p).mul_(1 / math.sqrt(q.shape[-1]))
+    _put(group, dv, torch.matmul(p[..., prefix:].transpose(-1, -2), d_out_bMGRE))
+    _put(group, dk, torch.matmul(dp[..., prefix:].transpose(-1, -2), q_bMGRE))
+    own = torch.matmul(dp[..., prefix:], _take(group, k))
+    _rows(own).add_(torch.matmul(_rows(dp)[..., :prefix], _context(group, k_ctx)))
+    _put(group, dq, own)
+    _add_context(group, dk_ctx, torch.matmul(_rows(dp)[..., :prefix].transpose(-1, -2), _rows(q_bMGRE)))
+    _add_context(group, dv_ctx, torch.matmul(_rows(p)[..., :prefix].transpose(-1, -2), _rows(d_out_bMGRE)))
+
+
+def _rows(x_bMGRx: Tensor) -> Tensor:
+    """[b, M, G, R, x] -> [b, M, G * R, x], a view: one matmul over the context serves the whole group."""
+    return x_bMGRx.flatten(2, 3)
+
+
+def _take(group: Group, x_AMxE: Tensor) -> Tensor:
+    """The group's blocks: [A, M, x, E] -> [b, M, G, x, E], a copy."""
+    taken = x_AMxE.flatten(0, 1).index_select(0, group.rows_bMG.flatten())
+    return taken.view(*group.rows_bMG.shape, *x_AMxE.shape[2:])
+
+
+def _put(group: Group, into_AMxE: Tensor, x_bMGxE: Tensor) -> None:
+    """The reverse of `_take`; an anchor has one place of its own, so nothing is added up."""
+    places, rows = x_bMGxE.flatten(0, 2), group.rows_bMG.flatten()
+    if group.kept is not None:
+        places, rows = places[group.kept], rows[group.kept]
+    into_AMxE.flatten(0, 1).index_copy_(0, rows, places)
+
+
+def _context(group: Group, x_BMTE: Tensor) -> Tensor:
+    """What the group sees of the context, [b, M, prefix, E]."""
+    seen = x_BMTE[:, :, : group.prefix]
+    return seen if group.sequences_b is None else seen[group.sequences_b]
+
+
+def _add_context(group: Group, into_BMTE: Tensor, x_bMTE: Tensor) -> None:
+    seen = into_BMTE[:, :, : group.prefix]
+    if group.sequences_b is None:
+        seen.add_(x_bMTE)
+    else:
+        seen.index_add_(0, group.sequences_b, x_bMTE)

@@ -1,0 +1,142 @@
+"""One optimizer step of the drafter: batches add up weighted sums, then one division, one clip, one update.
+
+In: features, batch by batch. Out: the sums of each batch and the step's gradient norm. The context's keys and values
+are made once a batch; the blocks go through in passes of `drafter.slots_per_pass` slots, each forward and backward, so
+memory is bounded whatever the bucket. Between `accumulate` and `finish` gradients are plain sums: add ranks up there.
+"""
+
+# A anchors, P packed tokens, F features
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from dflash_exp.drafter.layout import Anchors, locate_anchors
+from dflash_exp.drafter.loss import BatchSums, LossConfig, Reduction, block_sums, slot_weights
+from dflash_exp.drafter.model import Context, Drafter
+from dflash_exp.messages import TargetFeatures
+
+
+class StepOptimizer(Protocol):
+    """What the step asks of an optimizer; the learning rate is the caller's to set."""
+
+    def step(self) -> object: ...
+    def zero_grad(self) -> object: ...
+
+
+@dataclass(frozen=True)
+class StepOutcome:
+    grad_norm: float
+    """Global L2 norm after the division, before the clip."""
+    clipped: bool
+
+
+class DrafterStep:
+    """Accumulates the gradient of weighted sums over batches and turns it into one update."""
+
+    def __init__(
+        self, drafter: Drafter, loss: LossConfig, optimizer: StepOptimizer, slots_per_pass: int, max_grad_norm: float
+    ) -> None:
+        if not max_grad_norm > 0:
+            raise ValueError(f"optim.max_grad_norm must be > 0, got {max_grad_norm}; use 1.0, or inf for no clip")
+        self.drafter, self.loss, self.optimizer = drafter, loss, optimizer
+        self.anchors_per_pass = max(1, slots_per_pass // drafter.shape.block_size)
+        self.max_grad_norm = max_grad_norm
+
+    def accumulate(self, features: TargetFeatures) -> BatchSums:
+        """Add a batch's gradient: of its weighted sum (`epoch`, `step`) or of its weighted mean (`batch`)."""
+        anchors = locate_anchors(features.batch, self.drafter.shape.block_size)
+        weight = float(slot_weights(anchors.supervised_AS, self.loss.gamma).sum())
+        if weight == 0:
+            return _no_sums(self.drafter, len(anchors.position_A))
+        scale = 1 / weight if self.loss.reduction is Reduction.batch else 1.0
+        context = self._context(features, anchors)
+        leaves = [(k.detach().requires_grad_(), v.detach().requires_grad_()) for k, v in context]
+        parts = []
+        for sums in self._passes(leaves, anchors):
+            (sums.loss * scale).backward()
+            parts.append(_detached(sums))
+        outputs = [tensor for pair in context for tensor in pair]
+        torch.autograd.backward(outputs, [_gradient(leaf) for pair in leaves for leaf in pair])
+        return _added(parts)
+
+    @torch.no_grad()
+    def measure(self, features: TargetFeatures) -> BatchSums:
+        """The sums that `accumulate` would return, without gradients: for the probe."""
+        anchors = locate_anchors(features.batch, self.drafter.shape.block_size)
+        if not bool(anchors.supervised_AS.any()):
+            return _no_sums(self.drafter, len(anchors.position_A))
+        return _added(list(self._passes(self._context(features, anchors), anchors)))
+
+    def finish(self, denominator: float) -> StepOutcome:
+        """Divide, clip by global norm, update, clear. `denominator`: see `loss.denominator`, summed over ranks.
+
+        A step without any weight (denominator 0) has a gradient of zeros, and is divided by 1.
+        Raises FloatingPointError, before any update, when the norm is not finite.
+        """
+        gradients = [p.grad for p in self.drafter.parameters() if p.grad is not None]
+        for gradient in gradients:
+            gradient.div_(denominator if denominator > 0 else 1.0)
+        norm = float(torch.nn.utils.get_total_norm(gradients)) if gradients else 0.0
+        if not math.isfinite(norm):
+            raise FloatingPointError(
+                f"the gradient must be finite, its norm is {norm}; parameters are as before this step:"
+                " lower optim.lr or look at the batch's features"
+            )
+        clipped = norm > self.max_grad_norm
+        for gradient in gradients if clipped else []:
+            gradient.mul_(self.max_grad_norm / norm)
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        return StepOutcome(grad_norm=norm, clipped=clipped)
+
+    def _context(self, features: TargetFeatures, anchors: Anchors) -> Context:
+        rows_BT = anchors.context_rows_BT.to(features.features_PF.device, non_blocking=True)
+        features_BTF = features.features_PF.index_select(0, rows_BT.flatten()).view(
+            *rows_BT.shape, features.features_PF.shape[1]
+        )
+        return self.drafter.context(features_BTF)
+
+    def _passes(self, context: Context, anchors: Anchors) -> Iterator[BatchSums]:
+        """The blocks, `anchors_per_pass` at a time."""
+        device = self.drafter.fc.weight.device
+        for first in range(0, len(anchors.position_A), self.anchors_per_pass):
+            last = first + self.anchors_per_pass
+            blocks = anchors.slice(first, last, self.drafter.shape.n_kv_heads, device)
+            hidden_ASH = self.drafter(context, blocks)
+            labels_AS, supervised_AS = anchors.label_AS[first:last], anchors.supervised_AS[first:last]
+            yield block_sums(hidden_ASH, self.drafter.head_VH, labels_AS, supervised_AS, self.loss.gamma)
+
+
+def _gradient(leaf: Tensor) -> Tensor:
+    assert leaf.grad is not None, "every pass reads every layer's context"
+    return leaf.grad
+
+
+def _detached(sums: BatchSums) -> BatchSums:
+    return BatchSums(sums.loss.detach(), sums.correct, sums.accepted, sums.weight, sums.slots, sums.anchors)
+
+
+def _no_sums(drafter: Drafter, n_anchors: int) -> BatchSums:
+    """The sums of a batch in which nothing counts."""
+    weight = drafter.fc.weight
+    count = torch.zeros((), dtype=torch.int64, device=weight.device)
+    loss = torch.zeros((), dtype=torch.promote_types(weight.dtype, torch.float32), device=weight.device)
+    return BatchSums(loss, count, count.clone(), 0.0, 0, n_anchors)
+
+
+def _added(parts: list[BatchSums]) -> BatchSums:
+    return BatchSums(
+        loss=torch.stack([part.loss for part in parts]).sum(),
+        correct=torch.stack([part.correct for part in parts]).sum(),
+        accepted=torch.stack([part.accepted for part in parts]).sum(),
+        weight=sum(part.weight for part in parts),
+        slots=sum(part.slots for part in parts),
+        anchors=sum(part.anchors for part in parts),
+    )
