@@ -1,0 +1,198 @@
+"""Overrides to configurations: Hydra as a composer, and nothing more.
+
+In: what stands behind a verb (`interleave=shuffle -m seed=0,1`). Out: the jobs it means, each a `Config` that has
+passed the door; a sweep's last job is checked before its first one runs. Hydra runs no job here, so that it writes no
+directory, configures no logging and prints no second error line; its flags (`--cfg`, `--info`, completion) are its own.
+Of Hydra 1.3 this uses the loader beneath `hydra.main`, which `hydra.main` would use with the same arguments.
+"""
+
+import argparse
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from hydra import version
+from hydra._internal.config_loader_impl import ConfigLoaderImpl
+from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
+from hydra._internal.hydra import Hydra
+from hydra._internal.utils import create_config_search_path, get_args_parser
+from hydra.core.config_loader import ConfigLoader
+from hydra.core.config_search_path import SearchPathQuery
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.errors import ConfigCompositionException, HydraException, MissingConfigException, OverrideParseException
+from hydra.types import RunMode
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from dflash_exp.config import Config, identity
+from dflash_exp.door import checked
+from dflash_exp.options import conf_directory
+from dflash_exp.suggest import ConfigError, one_line, parsed, unknown_key, unknown_option
+
+CONFIG_NAME = "config"
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run that the user asked for."""
+
+    config: Config
+    overrides: list[str]
+    """What the user typed for it; in a sweep, its share of that."""
+    in_sweep: bool
+
+
+def compose(overrides: list[str]) -> Config:
+    """The configuration that these overrides mean, from a notebook or a test; raises ConfigError."""
+    return compose_jobs(overrides)[0].config
+
+
+def compose_jobs(arguments: list[str]) -> list[Job]:
+    """The jobs that a verb's arguments mean: one, or a sweep's under `-m`; none where a flag such as `--cfg` answered.
+
+    Raises ConfigError.
+    """
+    args = parsed(get_args_parser(), arguments, "overrides are written key=value, without dashes")
+    if args.config_name or args.config_path or args.experimental_rerun:
+        raise ConfigError("--config-name, --config-path and --experimental-rerun have no use here; see --config-dir")
+    hydra = _hydra(args.config_dir)
+    with _one_line_errors(hydra.config_loader, args.overrides):
+        if _answered(hydra, args):
+            return []
+        composed = _composed(hydra.config_loader, args.overrides, args.multirun)
+        if composed.hydra.mode == RunMode.MULTIRUN:
+            return _sweep(hydra.config_loader, composed)
+        if any(override.startswith("hydra.run.dir=") for override in composed.hydra.overrides.hydra):
+            raise ConfigError("hydra.run.dir has no effect here; a run's directory is run_dir=...")
+        return [_job(composed)]
+
+
+def _hydra(config_dir: str | None) -> Hydra:
+    version.setbase("1.3")
+    search_path = create_config_search_path(str(conf_directory()))
+    last = SearchPathQuery(provider="schema")
+    search_path.prepend("sweeps", f"file://{conf_directory().parent}", last)
+    if config_dir is not None:
+        if not Path(config_dir).is_dir():
+            raise ConfigError(f"--config-dir must be a directory, got {config_dir}; give one that holds your groups")
+        search_path.prepend("command-line", f"file://{Path(config_dir).absolute()}", last)
+    return Hydra(task_name="dflash-exp", config_loader=ConfigLoaderImpl(config_search_path=search_path))
+
+
+def _answered(hydra: Hydra, args: argparse.Namespace) -> bool:
+    """Whether a flag of Hydra's own was given, which has then printed its answer."""
+    if args.cfg:
+        hydra.show_cfg(CONFIG_NAME, args.overrides, args.cfg, args.package, args.resolve)
+    elif args.info is not None:
+        hydra.show_info(args.info, config_name=CONFIG_NAME, overrides=args.overrides)
+    elif args.hydra_help:
+        hydra.hydra_help(CONFIG_NAME, args_parser=get_args_parser(), args=args)
+    elif args.shell_completion:
+        _complete(hydra, args.overrides)
+    else:
+        return False
+    return True
+
+
+def _complete(hydra: Hydra, arguments: list[str]) -> None:
+    try:
+        hydra.shell_completion(CONFIG_NAME, arguments)
+    except ValueError as error:
+        raise ConfigError(f"{one_line(str(error))}; say -sc install=bash") from error
+
+
+def _composed(loader: ConfigLoader, overrides: list[str], multirun: bool) -> DictConfig:
+    """The configuration in the mode it asks for: a sweep file asks for MULTIRUN, and `seed=0,1` is fine with it."""
+    if not multirun:
+        try:
+            composed = _loaded(loader, overrides, RunMode.RUN)
+            if composed.hydra.mode != RunMode.MULTIRUN:
+                return composed
+        except ConfigCompositionException as error:
+            ambiguous = str(error).startswith("Ambiguous value")
+            if not ambiguous or _loaded(loader, overrides, RunMode.MULTIRUN).hydra.mode != RunMode.MULTIRUN:
+                raise
+    composed = _loaded(loader, overrides, RunMode.MULTIRUN)
+    composed.hydra.mode = RunMode.MULTIRUN
+    return composed
+
+
+def _loaded(loader: ConfigLoader, overrides: list[str], mode: RunMode) -> DictConfig:
+    return loader.load_configuration(CONFIG_NAME, overrides, mode)
+
+
+def _job(composed: DictConfig) -> Job:
+    settled = OmegaConf.masked_copy(composed, [str(key) for key in composed if key != "hydra"])
+    return Job(checked(settled), list(composed.hydra.overrides.task), in_sweep=False)
+
+
+def _sweep(loader: ConfigLoader, master: DictConfig) -> list[Job]:
+    """Every combination, as Hydra's basic sweeper makes them, each with a directory of its own in the sweep's."""
+    params = [f"{key}={value}" for key, value in (master.hydra.sweeper.params or {}).items()]
+    parser = OverridesParser.create(config_loader=loader)
+    overrides = parser.parse_overrides([*params, *master.hydra.overrides.task])
+    (combinations,) = BasicSweeper.split_arguments(overrides, max_batch_size=None)
+    jobs = [_job(loader.load_sweep_config(master, combination)) for combination in combinations]
+    return [_placed(job, Path(master.hydra.sweep.dir), index) for index, job in enumerate(jobs)]
+
+
+def _placed(job: Job, sweep_dir: Path, index: int) -> Job:
+    if job.config.run_dir is not None:
+        raise ConfigError(
+            f"run_dir must stay null in a sweep, whose runs have directories of their own, got {job.config.run_dir}; "
+            f"say hydra.sweep.dir={job.config.run_dir}"
+        )
+    run_dir = str(sweep_dir / f"{index}-{identity(job.config)}")
+    return Job(replace(job.config, run_dir=run_dir), job.overrides, in_sweep=True)
+
+
+@contextmanager
+def _one_line_errors(loader: ConfigLoader, overrides: list[str]) -> Iterator[None]:
+    try:
+        yield
+    except MissingConfigException as error:
+        group, _, option = (error.missing_cfg_file or "").rpartition("/")
+        if error.options is None or not group:
+            raise ConfigError(one_line(str(error))) from error
+        raise ConfigError(unknown_option(group, option, error.options)) from error
+    except OverrideParseException as error:
+        written = error.override or "an override"
+        raise ConfigError(
+            f"`{written}` cannot be read: {_grammar(error)}; write key=value, quoted for the shell"
+        ) from error
+    except ValueError as error:
+        if not str(error).startswith("Config group override"):
+            raise
+        raise ConfigError(f"{one_line(str(error))}; a group takes one of its options") from error
+    except (HydraException, OmegaConfBaseException) as error:
+        raise ConfigError(_explained(error, loader, overrides)) from error
+
+
+def _grammar(error: OverrideParseException) -> str:
+    return "there is no `=`" if "missing EQUAL" in error.message else one_line(error.message.partition("\nSee")[0])
+
+
+def _explained(error: Exception, loader: ConfigLoader, overrides: list[str]) -> str:
+    unknown = re.search(r"Could not override '([^']*)'", str(error))
+    if unknown:
+        choices = [override for override in overrides if loader.get_group_options(override.partition("=")[0])]
+        composed = OmegaConf.to_container(_loaded(loader, choices, RunMode.MULTIRUN), resolve=False)
+        assert isinstance(composed, dict)
+        if not unknown[1].startswith("hydra"):
+            del composed["hydra"]
+        return unknown_key(unknown[1], _dotted_keys(composed))
+    if str(error).startswith("Ambiguous value"):
+        return f"{one_line(str(error).splitlines()[0])}; to sweep over it add -m, for a list write key=[a,b]"
+    return one_line(str(error))
+
+
+def _dotted_keys(values: Mapping[Any, Any], prefix: str = "") -> list[str]:
+    keys = []
+    for name, value in values.items():
+        keys.append(f"{prefix}{name}")
+        if isinstance(value, Mapping):
+            keys.extend(_dotted_keys(value, f"{prefix}{name}."))
+    return [key for key in keys if not key.endswith("_target_")]

@@ -1,0 +1,219 @@
+"""The typed configuration: one frozen dataclass for a whole experiment, checked once, and a run's identity.
+
+Every field is a plain value, a section of this file or a group; a group's class is the dataclass that its option in
+`conf/` names. OmegaConf stops at `door.py`: what passes it is one of these.
+"""
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from enum import Enum
+from hashlib import sha256
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dflash_exp.plan.interleave import option_name
+from dflash_exp.plan.seeds import Seeds
+
+if TYPE_CHECKING:  # these import torch, which a mistyped key should not wait for
+    from dflash_exp.data.store import EmbeddedData, StoreData
+    from dflash_exp.distributed import Topology
+    from dflash_exp.drafter.loss import LossConfig
+    from dflash_exp.drafter.model import DrafterConfig
+    from dflash_exp.optim import AdamW, Muon
+    from dflash_exp.pipeline.line import Lockstep
+    from dflash_exp.plan.align import NoAlign
+    from dflash_exp.plan.batches import TokenBudget
+    from dflash_exp.plan.buckets import Buckets
+    from dflash_exp.plan.interleave import Interleave
+    from dflash_exp.target import TargetConfig
+
+GROUPS = (
+    "data", "buckets", "batches", "interleave", "align", "target", "drafter", "loss", "optim", "topology", "pipeline",
+    "checkpoint", "telemetry",
+)  # fmt: skip
+"""The fields of `Config` whose class the chosen option names by `_target_`."""
+
+OUTSIDE_IDENTITY = ("run_dir", "topology", "telemetry", "checkpoint", "evaluate", "force")
+"""What may differ between two commands that mean the same run; `plan.out` too."""
+
+
+class Partial(Enum):
+    """What `compare` and `resume` do with a sweep of which runs are missing."""
+
+    refuse = "refuse"
+    allow = "allow"
+
+
+def _require(holds: bool, key: str, rule: str, value: object, mend: str) -> None:
+    if not holds:
+        raise ValueError(f"{key} must be {rule}, got {value}; {mend}")
+
+
+@dataclass(frozen=True)
+class Probe:
+    """The held-out measurement during training."""
+
+    every_steps: int
+    """0: never."""
+    sequences: int
+
+    def __post_init__(self) -> None:
+        _require(self.every_steps >= 0, "probe.every_steps", ">= 0", self.every_steps, "0 is never")
+        _require(self.sequences >= 1, "probe.sequences", ">= 1", self.sequences, "probe.every_steps=0 is never")
+
+
+@dataclass(frozen=True)
+class Prompts:
+    """What is decoded at the end."""
+
+    limit: int | None
+    """Held-out prompts; None: all of them."""
+    max_new_tokens: int
+
+    def __post_init__(self) -> None:
+        limit = self.limit
+        _require(limit is None or limit >= 1, "prompts.limit", ">= 1", limit, "null is all, evaluate=false is none")
+        _require(self.max_new_tokens >= 1, "prompts.max_new_tokens", ">= 1", self.max_new_tokens, "128 is usual")
+
+
+@dataclass(frozen=True)
+class PlanOutput:
+    """What `dflash-exp plan` plans, and where it leaves it."""
+
+    counts: list[int] | None
+    """Batches per bucket, planned without any data; None: planned from the data."""
+    out: str
+
+    def __post_init__(self) -> None:
+        counts = self.counts
+        holds = counts is None or (len(counts) > 0 and min(counts) >= 0 and sum(counts) > 0)
+        _require(holds, "plan.counts", "numbers of batches, >= 0 and not all 0", counts, "null plans from the data")
+
+
+@dataclass(frozen=True)
+class Profile:
+    """How long the profiler looks."""
+
+    steps: int
+    """0: no profile."""
+
+    def __post_init__(self) -> None:
+        _require(self.steps >= 0, "profile.steps", ">= 0", self.steps, "0 is no profile")
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """No options yet."""
+
+
+@dataclass(frozen=True)
+class Telemetry:
+    """No options yet."""
+
+
+@dataclass(frozen=True)
+class Config:
+    """One experiment. Every value stands in YAML; nothing here has a default."""
+
+    name: str
+    seed: int
+    """What `seeds` follow unless they are set alone."""
+    seeds: Seeds
+    epochs: int | None
+    """Exactly one of epochs, steps and tokens is set: the length of the run."""
+    steps: int | None
+    tokens: int | None
+    batches_per_step: int
+    """Over all ranks."""
+    run_dir: str | None
+    """None: `run_directory` says where."""
+    evaluate: bool
+    """Decode at the end."""
+    force: bool
+    """Train anew although the run is finished."""
+    partial: Partial
+    deterministic: bool
+    probe: Probe
+    prompts: Prompts
+    plan: PlanOutput
+    profile: Profile
+    extensions: list[str]
+    """Modules whose classes a group may name by `_target_`."""
+    data: "EmbeddedData | StoreData"
+    buckets: "Buckets"
+    batches: "TokenBudget"
+    interleave: "Interleave"
+    align: "NoAlign"
+    target: "TargetConfig"
+    drafter: "DrafterConfig"
+    loss: "LossConfig"
+    optim: "AdamW | Muon"
+    topology: "Topology"
+    pipeline: "Lockstep"
+    checkpoint: Checkpoint
+    telemetry: Telemetry
+
+    def __post_init__(self) -> None:
+        _require(self.name.strip() != "", "name", "some text", repr(self.name), "it begins the run's identity")
+        _require(self.seed >= 0, "seed", ">= 0", self.seed, "give any whole number from 0")
+        _require(self.batches_per_step >= 1, "batches_per_step", ">= 1", self.batches_per_step, "1 is one batch a step")
+        self._check_length()
+
+    def _check_length(self) -> None:
+        given = {"epochs": self.epochs, "steps": self.steps, "tokens": self.tokens}
+        lengths = {name: length for name, length in given.items() if length is not None}
+        for name, length in lengths.items():
+            _require(length >= 1, name, ">= 1", length, "it is the length of the run")
+        if len(lengths) != 1:
+            got = " ".join(f"{name}={length}" for name, length in lengths.items()) or "none"
+            others = " ".join(f"{name}=null" for name in list(lengths)[1:])
+            mend = f"say {others} to keep {next(iter(lengths))}" if lengths else "say steps=100, for example"
+            raise ValueError(f"exactly one of epochs, steps and tokens must be set, got {got}; {mend}")
+
+
+def plain(config: Config) -> dict[str, Any]:
+    """The configuration as JSON and YAML can hold it, `_target_`s too: `door.checked` gives the same `Config` back."""
+    values: dict[str, Any] = _jsonable(asdict(config))
+    for group in GROUPS:
+        chosen = type(vars(config)[group])
+        values[group] = {"_target_": f"{chosen.__module__}.{chosen.__qualname__}", **values[group]}
+    return values
+
+
+def _jsonable(value: Any) -> Any:
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, Mapping):
+        return {key: _jsonable(item) for key, item in value.items()}
+    return [_jsonable(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def identity(config: Config) -> str:
+    """A run's name: slug, seed and 8 hex digits of what it computes; where and how it runs leaves it unchanged."""
+    values = plain(config)
+    for key in OUTSIDE_IDENTITY:
+        del values[key]
+    del values["plan"]["out"]
+    canonical = json.dumps(values, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+    slug = re.sub(r"[^a-z0-9_]+", "-", f"{config.name}-{option_name(config.interleave)}".lower()).strip("-")
+    return f"{slug}-s{config.seed}-{sha256(canonical.encode()).hexdigest()[:8]}"
+
+
+def run_directory(config: Config) -> Path:
+    """Where the run lives: `run_dir`, or `runs/<identity>` below the current directory."""
+    return Path("runs") / identity(config) if config.run_dir is None else Path(config.run_dir)
+
+
+@dataclass(frozen=True)
+class EvaluateOptions:
+    """What `dflash-exp evaluate PATH` was told; None: as the run's own configuration says."""
+
+    target: str | None
+    prompts: str | None
+    """A file of prompts."""
+    max_new_tokens: int | None
+    temperature: float | None
+    limit: int | None
+    checkpoint: str | None

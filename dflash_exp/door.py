@@ -1,0 +1,180 @@
+"""The one door: a composed OmegaConf configuration in, a frozen `Config` out, or one line that says what is wrong.
+
+A group's class is the dataclass its YAML names by `_target_`, but only of this package or of a module listed in
+`extensions`: a configuration is not a way to run code. The classes found are put together into one schema, so that
+OmegaConf checks every key and type in one merge; ranges are checked by the dataclasses themselves.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass, make_dataclass
+from enum import Enum
+from importlib import import_module
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Any, Union, get_args, get_origin, get_type_hints
+
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import ConfigKeyError, MissingMandatoryValue, OmegaConfBaseException
+
+from dflash_exp.config import GROUPS, Config, plain
+from dflash_exp.suggest import ConfigError, did_you_mean, one_line, unknown_key
+
+
+def checked(composed: DictConfig | Mapping[str, Any]) -> Config:
+    """The configuration, every key, type and range checked; raises ConfigError."""
+    values = _resolved(composed)
+    schema_class = make_dataclass("Config", _typed_fields(values))
+    values = _prepared(values, schema_class, "")
+    try:
+        settled = OmegaConf.to_object(OmegaConf.merge(_schema(schema_class), values))
+    except OmegaConfBaseException as error:
+        raise ConfigError(_explained(error, schema_class)) from error
+    except ValueError as error:
+        raise ConfigError(one_line(str(error))) from error
+    try:
+        return Config(**vars(settled))
+    except ValueError as error:
+        raise ConfigError(one_line(str(error))) from error
+
+
+def load(path: Path) -> Config:
+    """The `Config` of a run's config.yaml, through the same door; raises ConfigError."""
+    if not path.is_file():
+        raise ConfigError(f"a run directory must hold config.yaml, got {path.parent}; give a directory made by train")
+    composed = OmegaConf.load(path)
+    if not isinstance(composed, DictConfig):
+        raise ConfigError(f"{path} must hold a configuration, got a list; was it written by hand?")
+    return checked(composed)
+
+
+def to_yaml(config: Config) -> str:
+    """The text of config.yaml: what `load` reads back."""
+    return OmegaConf.to_yaml(OmegaConf.create(plain(config)))
+
+
+def _resolved(composed: DictConfig | Mapping[str, Any]) -> dict[str, Any]:
+    try:
+        values = OmegaConf.to_container(OmegaConf.create(dict(composed)), resolve=True)
+    except OmegaConfBaseException as error:
+        raise ConfigError(f"{error.full_key}: {one_line(str(error))}") from error
+    assert isinstance(values, dict)
+    return {str(key): value for key, value in values.items()}
+
+
+def _typed_fields(values: dict[str, Any]) -> list[tuple[str, Any]]:
+    """Name and type of every field of `Config`, a group's type being what its `_target_` names."""
+    extensions = values.get("extensions")
+    if not isinstance(extensions, list) or not all(isinstance(module, str) for module in extensions):
+        raise ConfigError(f"extensions must be a list of modules, got {extensions!r}; say extensions=[my_package]")
+    return [
+        (
+            field.name,
+            _group_class(field.name, values.get(field.name), extensions) if field.name in GROUPS else field.type,
+        )
+        for field in fields(Config)
+    ]
+
+
+def _group_class(group: str, node: object, extensions: list[str]) -> type:
+    if not isinstance(node, dict) or not isinstance(node.get("_target_"), str):
+        got = "null" if node is None else repr(node)
+        raise ConfigError(f"{group} must be one of its options, got {got}; `dflash-exp train --help` lists them")
+    module, _, name = node["_target_"].rpartition(".")
+    allowed = ("dflash_exp", *extensions)
+    if not any(module == package or module.startswith(f"{package}.") for package in allowed):
+        raise ConfigError(
+            f"{group}._target_ must lie in dflash_exp or in a module of extensions, got {node['_target_']}; "
+            f"if you trust it, say extensions=[{module.partition('.')[0] or 'my_package'}]"
+        )
+    try:
+        found = vars(import_module(module)).get(name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module}.".startswith(f"{error.name}."):
+            raise  # an import inside the module, not the module
+        raise ConfigError(f"{group}._target_ must name a dataclass, got {node['_target_']}; {error}") from error
+    if not (isinstance(found, type) and is_dataclass(found)):
+        raise ConfigError(
+            f"{group}._target_ must name a dataclass, got {node['_target_']}; is it spelt as in {module}?"
+        )
+    return found
+
+
+def _prepared(values: dict[str, Any], schema_class: type, prefix: str) -> dict[str, Any]:
+    """What OmegaConf would mistake or report without its key: `_target_`, enum members by value, no section, nan."""
+    hints = get_type_hints(schema_class)
+    prepared = {}
+    for name, value in values.items():
+        hint = hints.get(name)
+        if is_dataclass(hint) and isinstance(hint, type):
+            if not isinstance(value, dict):
+                raise ConfigError(_wrong_type(f"{prefix}{name}", hint, value))
+            prepared[name] = _prepared(value, hint, f"{prefix}{name}.")
+        elif isinstance(value, float) and math.isnan(value):
+            raise ConfigError(f"{prefix}{name} must be a number, got nan")
+        elif not (name == "_target_" and prefix.count(".") == 1):
+            prepared[name] = _enum_name(hint, value)
+    return prepared
+
+
+def _enum_name(hint: object, value: object) -> object:
+    """OmegaConf knows an Enum's members by name; users and YAML by value."""
+    if isinstance(hint, type) and issubclass(hint, Enum) and isinstance(value, str):
+        return next((member.name for member in hint if member.value == value), value)
+    return value
+
+
+def _schema(schema_class: type) -> DictConfig:
+    """A structured configuration that can be merged into, which those of frozen dataclasses refuse, nested ones too."""
+    schema = OmegaConf.structured(schema_class)
+    OmegaConf.set_readonly(schema, False)
+    for name, hint in get_type_hints(schema_class).items():
+        if is_dataclass(hint) and isinstance(hint, type):
+            schema[name] = _schema(hint)
+    return schema
+
+
+def _explained(error: OmegaConfBaseException, schema_class: type) -> str:
+    key = str(error.full_key).partition("[")[0]
+    if isinstance(error, ConfigKeyError):
+        return unknown_key(key, dotted_keys(schema_class))
+    if isinstance(error, MissingMandatoryValue):
+        return f"{key} must be given; say {key}=..."
+    hint: Any = schema_class
+    for name in key.split("."):
+        hint = get_type_hints(hint).get(name)
+        if hint is None:
+            return f"{key}: {one_line(str(error))}"
+    return _wrong_type(key, hint, error.value)
+
+
+def _wrong_type(key: str, hint: object, value: object) -> str:
+    got = "null" if value is None else repr(value)
+    near = ""
+    if isinstance(hint, type) and issubclass(hint, Enum) and isinstance(value, str):
+        near = did_you_mean(value, [str(member.value) for member in hint])
+    return f"{key} must be {_described(hint)}, got {got}{near}"
+
+
+def _described(hint: Any) -> str:
+    """A type in a user's words: `a number or null`."""
+    if get_origin(hint) in (Union, UnionType):
+        return " or ".join(_described(part) for part in get_args(hint))
+    if get_origin(hint) is list:
+        return f"a list, each item {_described(get_args(hint)[0])}"
+    if is_dataclass(hint):
+        return "a section with the keys " + ", ".join(field.name for field in fields(hint))
+    if issubclass(hint, Enum):
+        return "one of " + ", ".join(str(member.value) for member in hint)
+    words = {float: "a number", int: "a whole number", bool: "true or false", str: "text", NoneType: "null"}
+    return words[hint] if hint in words else str(hint.__name__)
+
+
+def dotted_keys(schema_class: type, prefix: str = "") -> list[str]:
+    """Every key of a schema, sections and groups too: `optim`, `optim.lr`."""
+    keys = []
+    for name, hint in get_type_hints(schema_class).items():
+        keys.append(f"{prefix}{name}")
+        if is_dataclass(hint) and isinstance(hint, type):
+            keys.extend(dotted_keys(hint, f"{prefix}{name}."))
+    return keys

@@ -1,0 +1,78 @@
+"""The script as a process: quick to help, the same from any directory, in a clone and in an installed wheel."""
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+HELP_S = 1.5
+
+
+def python(*arguments: str, where: Path, package_root: Path = ROOT) -> subprocess.CompletedProcess[str]:
+    """Run a new interpreter in a directory, with the package as it lies under `package_root`."""
+    environment = {**os.environ, "PYTHONPATH": str(package_root)}
+    return subprocess.run(
+        [sys.executable, *arguments], cwd=where, env=environment, capture_output=True, text=True, timeout=120
+    )
+
+
+def script(*arguments: str, where: Path, package_root: Path = ROOT) -> subprocess.CompletedProcess[str]:
+    """Run the script as its entry point would."""
+    return python("-m", "dflash_exp.cli", *arguments, where=where, package_root=package_root)
+
+
+def test_help_is_there_at_once(tmp_path: Path) -> None:
+    began = time.perf_counter()
+    assert "usage: dflash-exp VERB" in script("--help", where=tmp_path).stdout
+    assert time.perf_counter() - began < HELP_S
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["train", "--help"], ["evaluate", "--help"], ["trian"]])
+def test_help_and_a_mistyped_verb_import_neither_torch_nor_hydra(tmp_path: Path, arguments: list[str]) -> None:
+    code = f"import sys; from dflash_exp.cli import main; main({arguments}); print(sorted(sys.modules))"
+    modules = python("-c", code, where=tmp_path).stdout.splitlines()[-1]
+    assert "'dflash_exp.cli'" in modules
+    assert not any(f"'{heavy}'" in modules for heavy in ("torch", "hydra", "omegaconf", "numpy"))
+
+
+def test_a_mistyped_key_does_not_wait_for_torch(tmp_path: Path) -> None:
+    code = "import sys; from dflash_exp.cli import main; main(['train', 'sed=1']); print('torch' in sys.modules)"
+    assert python("-c", code, where=tmp_path).stdout == "False\n"
+
+
+def test_a_configuration_error_is_one_line_in_a_process_too(tmp_path: Path) -> None:
+    refused = script("train", "interleave=strid_jitter", where=tmp_path)
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert refused.stderr == (
+        "dflash-exp: interleave has no option `strid_jitter`; did you mean `stride_jitter`? "
+        "(options: diversity_first, shuffle, stride_jitter)\n"
+    )
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
+def test_an_installed_wheel_carries_conf_and_sweeps(tmp_path: Path) -> None:
+    pytest.importorskip("hatchling")
+    clone = tmp_path / "clone"
+    for name in ("conf", "sweeps", "dflash_exp"):
+        shutil.copytree(ROOT / name, clone / name, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "pyproject.toml", clone)
+    for name in ("README.md", "LICENSE"):
+        (clone / name).write_text("present")
+    built = python("-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path / "dist"), where=clone)
+    assert built.returncode == 0, built.stderr
+    (wheel,) = (tmp_path / "dist").glob("*.whl")
+    site = tmp_path / "site"
+    zipfile.ZipFile(wheel).extractall(site)
+    for layout in (clone, site):
+        shown = script("train", "--cfg", "job", "sweeps=interleaving", where=tmp_path, package_root=layout)
+        assert "steps: 600" in shown.stdout, shown.stderr
+    assert (site / "dflash_exp" / "sweeps" / "interleaving.yaml").is_file()
+    entry_points = next(site.glob("*.dist-info")) / "entry_points.txt"
+    assert "dflash-exp = dflash_exp.cli:main" in entry_points.read_text()

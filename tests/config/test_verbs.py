@@ -1,0 +1,184 @@
+"""The verbs hand checked configurations on, one job after the other, and nothing but the runs writes anything."""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from dflash_exp.cli import main
+from dflash_exp.config import Config, EvaluateOptions, identity
+from dflash_exp.suggest import ConfigError
+
+
+class FakeExperiment(ModuleType):
+    """Stands in for dflash_exp.experiment: notes what it is handed and answers as told."""
+
+    def __init__(self, answer: Callable[[Config], int]) -> None:
+        super().__init__("dflash_exp.experiment")
+        self.configs: list[Config] = []
+        self.overrides: list[list[str]] = []
+        self.evaluated: list[tuple[str, EvaluateOptions]] = []
+        self.answer = answer
+
+    def run(self, config: Config, overrides: list[str]) -> int:
+        self.overrides.append(overrides)
+        return self.show_plan(config)
+
+    def show_plan(self, config: Config) -> int:
+        self.configs.append(config)
+        return self.answer(config)
+
+    def evaluate(self, path: str, options: EvaluateOptions) -> int:
+        self.evaluated.append((path, options))
+        return 0
+
+
+Faked = Callable[[Callable[[Config], int]], FakeExperiment]
+
+
+@pytest.fixture
+def faked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Faked:
+    """A way to put a fake experiment in place, in an empty current directory."""
+    monkeypatch.chdir(tmp_path)
+
+    def put(answer: Callable[[Config], int]) -> FakeExperiment:
+        fake = FakeExperiment(answer)
+        monkeypatch.setitem(sys.modules, "dflash_exp.experiment", fake)
+        return fake
+
+    return put
+
+
+def done(config: Config) -> int:
+    return 0
+
+
+def test_train_hands_on_the_configuration_and_what_the_user_typed(faked: Faked) -> None:
+    fake = faked(done)
+    assert main(["train", "steps=3", "interleave=shuffle"]) == 0
+    assert [config.steps for config in fake.configs] == [3]
+    assert fake.overrides == [["steps=3", "interleave=shuffle"]]
+
+
+@pytest.mark.parametrize("code", [0, 1, 2, 75])
+def test_the_exit_code_is_the_run_s(faked: Faked, code: int) -> None:
+    faked(lambda config: code)
+    assert main(["train"]) == code
+
+
+def test_a_sweep_s_runs_have_directories_of_their_own_in_the_sweep_s(faked: Faked) -> None:
+    fake = faked(done)
+    assert main(["train", "seed=0,1", "-m", "interleave=shuffle,stride_jitter", "hydra.sweep.dir=s"]) == 0
+    assert [config.run_dir for config in fake.configs] == [
+        f"s/{index}-{identity(config)}" for index, config in enumerate(fake.configs)
+    ]
+    assert len({identity(config) for config in fake.configs}) == 4
+    assert fake.overrides[1] == ["seed=0", "interleave=stride_jitter"]
+
+
+def test_a_sweep_file_runs_without_m_and_the_command_line_beats_it(faked: Faked) -> None:
+    fake = faked(done)
+    assert main(["train", "sweeps=interleaving", "seed=5,6"]) == 0
+    assert [(type(config.interleave).__name__, config.seed) for config in fake.configs] == [
+        (strategy, seed) for strategy in ("Shuffle", "DiversityFirst", "StrideJitter") for seed in (5, 6)
+    ]
+    assert {Path(config.run_dir or "").parent for config in fake.configs} == {Path("runs/interleaving")}
+
+
+def test_a_sweep_without_a_name_is_called_by_its_time(faked: Faked) -> None:
+    fake = faked(done)
+    main(["train", "-m", "seed=0,1"])
+    (sweep_dir,) = {Path(config.run_dir or "").parent for config in fake.configs}
+    assert sweep_dir.parent == Path("runs")
+    assert sweep_dir.name.startswith("20")
+
+
+def test_no_directory_can_be_named_for_all_runs_of_a_sweep(faked: Faked, capsys: pytest.CaptureFixture[str]) -> None:
+    fake = faked(done)
+    assert main(["train", "-m", "seed=0,1", "run_dir=x"]) == 2
+    assert "say hydra.sweep.dir=x" in capsys.readouterr().err
+    assert fake.configs == []
+
+
+def test_one_failure_does_not_lose_the_rest_of_a_sweep(faked: Faked, capsys: pytest.CaptureFixture[str]) -> None:
+    def answer(config: Config) -> int:
+        if config.seed == 0:
+            raise RuntimeError("out of memory")
+        if config.seed == 1:
+            raise ConfigError("data.path must exist, got x")
+        return 0
+
+    fake = faked(answer)
+    assert main(["train", "-m", "seed=0,1,2"]) == 1
+    assert [config.seed for config in fake.configs] == [0, 1, 2]
+    said = capsys.readouterr().err
+    assert "RuntimeError: out of memory" in said
+    assert "dflash-exp: data.path must exist, got x" in said
+
+
+def test_a_stop_on_request_stops_the_sweep(faked: Faked) -> None:
+    fake = faked(lambda config: 75 if config.seed == 1 else 0)
+    assert main(["train", "-m", "seed=0,1,2"]) == 75
+    assert [config.seed for config in fake.configs] == [0, 1]
+
+
+def test_a_crash_of_a_single_run_keeps_its_traceback(faked: Faked) -> None:
+    def answer(config: Config) -> int:
+        raise RuntimeError("out of memory")
+
+    faked(answer)
+    with pytest.raises(RuntimeError, match="out of memory"):
+        main(["train"])
+
+
+def test_plans_of_a_sweep_do_not_overwrite_one_another(faked: Faked) -> None:
+    fake = faked(done)
+    assert main(["plan", "-m", "seed=0,1", "plan.out=here"]) == 0
+    assert [config.plan.out for config in fake.configs] == [
+        f"here/{index}-{identity(config)}" for index, config in enumerate(fake.configs)
+    ]
+    assert main(["plan", "plan.out=here"]) == 0
+    assert fake.configs[-1].plan.out == "here"
+
+
+def test_evaluate_hands_on_what_was_said_and_leaves_the_rest_to_the_run(faked: Faked) -> None:
+    fake = faked(done)
+    assert main(["evaluate", "runs/x", "--limit", "3", "--temperature", "0.5"]) == 0
+    assert fake.evaluated == [("runs/x", EvaluateOptions(None, None, None, 0.5, 3, None))]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["train"], ["train", "-m", "seed=0,1"], ["train", "--cfg", "job"], ["plan"], ["train", "-m", "seed=0,x"]],
+)
+def test_composing_writes_nothing(faked: Faked, arguments: list[str]) -> None:
+    faked(done)
+    main(arguments)
+    assert list(Path.cwd().iterdir()) == []
+
+
+def test_cfg_job_prints_every_key_and_runs_nothing(faked: Faked, capsys: pytest.CaptureFixture[str]) -> None:
+    fake = faked(done)
+    assert main(["train", "--cfg", "job", "interleave=shuffle"]) == 0
+    assert "_target_: dflash_exp.plan.interleave.Shuffle" in capsys.readouterr().out
+    assert fake.configs == []
+
+
+@pytest.mark.parametrize("verb", ["train", "plan", "evaluate"])
+def test_every_verb_has_a_help_with_two_copyable_examples(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([verb, "--help"]) == 0
+    assert capsys.readouterr().out.count(f"\n  dflash-exp {verb}") == 2
+
+
+def test_the_shell_is_told_verbs_and_then_options(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COMP_LINE", "dflash-exp tr")
+    monkeypatch.setenv("COMP_POINT", "13")
+    assert main(["-sc", "query=bash"]) == 0
+    assert capsys.readouterr().out.split() == ["train", "plan", "evaluate"]
+    monkeypatch.setenv("COMP_LINE", "dflash-exp train interleave=shu")
+    assert main(["-sc", "query=bash"]) == 0
+    assert capsys.readouterr().out.split() == ["interleave=shuffle"]
