@@ -2,7 +2,7 @@
 
 In: a sequence's own unpadded supervision. Out: anchor positions, ascending, and the loss weight they are expected
 to carry. Neither neighbours, batch, worker nor order enter, so two runs that differ in order alone draw the same
-anchors on every platform. A hash instead of a random stream costs about 3 ns a candidate and holds no state.
+anchors on every platform. Paid for that: 160 us for 2000 candidates.
 """
 
 # L tokens of one sequence, C candidates, A anchors

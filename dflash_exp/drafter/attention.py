@@ -21,7 +21,8 @@ from torch import Tensor
 from torch.autograd.function import FunctionCtx
 
 GROUP_ANCHORS = 16
-"""Anchors of a group: 8 and 32 were within 10 % on two cores; smaller is python-bound, larger sees more masked keys."""
+"""Anchors of a group. CPU ms a step on one thread at 8, 16, 32, 64: 1 sequence of 2000 with 64 anchors 123, 133, 146,
+171 (more masked keys); 8 of 250 with 45 each 323, 301, 303, 301 (fewer, larger matmuls)."""
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,8 @@
 """One drafter layer: Qwen3's attention and MLP, with the context entering keys and values only.
 
 In: block hidden states and the fused context. Out: block hidden states. Module names give the state dict the keys that
-z-lab's class, vLLM and SGLang load. RMSNorm and RoPE have written-out backwards: on two cores autograd's own cost
-1.6 to 2 times as much, and they are a fifth of a step at hidden 192.
+z-lab's class, vLLM and SGLang load. RMSNorm and RoPE have written-out backwards: they are a ninth of a step at
+hidden 192, and RMSNorm both ways on 2840 rows takes 2.4 ms of one thread where F.rms_norm under autograd takes 4.5.
 """
 
 # A anchors, K block slots, Q query slots (K, or K - 1 in the last layer), H hidden, N query heads, M key/value heads,
