@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from transformers import DynamicCache
 
 from dflash_exp.decode import DecodeConfig, Decoded, Drafting, choose, decode
 from dflash_exp.target import FrozenTarget, TargetSession
@@ -167,9 +168,26 @@ def test_samples_follow_the_distribution_at_its_temperature() -> None:
     torch.testing.assert_close(shares, torch.softmax(logits_V / 2.0, dim=-1), rtol=0, atol=2e-4)
 
 
-def test_the_largest_random_number_still_names_a_token() -> None:
+@pytest.mark.parametrize("n_tokens", [10, 49, 1000])
+def test_the_largest_random_number_still_names_a_token(n_tokens: int) -> None:
     almost_one = torch.tensor([1.0 - 2**-53], dtype=torch.float64)
-    assert choose(torch.zeros(1, 1000), 1.0, almost_one).item() == 999
+    assert choose(torch.zeros(1, n_tokens), 1.0, almost_one).item() == n_tokens - 1
+
+
+def test_an_impossible_token_is_not_drawn_by_the_smallest_random_number() -> None:
+    logits_1V = torch.tensor([[-torch.inf, 0.0, 0.0]])
+    assert choose(logits_1V, 1.0, torch.zeros(1, dtype=torch.float64)).item() == 1
+
+
+def test_a_target_whose_cache_cannot_go_back_is_refused_in_one_line(
+    target: FrozenTarget, prompt_P: Tensor, guesser: Make, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(DynamicCache, "is_croppable", False)
+    with pytest.raises(
+        ValueError, match=r"^target\.path must name a model whose cache can drop rejected tokens, Qwen3"
+    ):
+        decode(target, prompt_P, guesser(4), GREEDY, 0, clock)
+    assert len(decode(target, prompt_P, None, GREEDY, 0, clock).tokens) == 24
 
 
 def test_plain_decoding_never_captures_or_crops(

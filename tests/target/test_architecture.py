@@ -82,6 +82,21 @@ def test_rope_that_depends_on_the_longest_sequence_is_refused_in_one_line(config
     assert "\n" not in str(refused.value)
 
 
+def test_a_model_in_memory_is_checked_for_its_rope_too(make_model: MakeModel) -> None:
+    rope = {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0, "original_max_position_embeddings": 64}
+    with pytest.raises(ValueError, match="got rope_type 'dynamic'"):
+        FrozenTarget(make_model(rope_parameters=rope), [1])
+
+
+def test_the_rope_base_is_that_of_full_attention() -> None:
+    config = Qwen3Config(head_dim=8)
+    config.rope_parameters = {
+        "chunked_attention": {"rope_type": "default", "rope_theta": 1e4},
+        "full_attention": {"rope_type": "default", "rope_theta": 1e6},
+    }
+    assert target_shape(config).rope_theta == 1e6
+
+
 def test_rope_with_fixed_frequencies_is_accepted(make_model: MakeModel) -> None:
     model = make_model(rope_parameters={"rope_type": "linear", "rope_theta": 1e4, "factor": 2.0})
     assert FrozenTarget(model, [1]).taps == (1,)

@@ -83,8 +83,10 @@ def test_the_head_is_never_computed_for_features(make_model: MakeModel, batch: T
 
 
 def test_features_need_no_gradient_but_may_be_saved_for_one(make_model: MakeModel, batch: TokenBatch) -> None:
-    features_PF = FrozenTarget(make_model(), [1])(batch).features_PF
-    assert not features_PF.requires_grad and not features_PF.is_inference()
+    target = FrozenTarget(make_model(), [1])
+    target.model.requires_grad_(True)
+    features_PF = target(batch).features_PF
+    assert not features_PF.requires_grad
     projection = nn.Linear(32, 4)
     projection(features_PF).sum().backward()
     assert projection.weight.grad is not None
