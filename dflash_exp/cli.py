@@ -82,6 +82,7 @@ def plan(arguments: list[str]) -> int:
 def evaluate(arguments: list[str]) -> int:
     """Decode for real, plain and speculative."""
     from dflash_exp.config import EvaluateOptions
+    from dflash_exp.door import load
 
     given = parsed(_evaluate_parser(), arguments, "see dflash-exp evaluate --help")
     options = EvaluateOptions(
@@ -89,7 +90,11 @@ def evaluate(arguments: list[str]) -> int:
     )
     from dflash_exp.experiment import evaluate as decode_for_real
 
-    return decode_for_real(given.path, options)
+    path = Path(given.path)
+    if not path.is_dir():
+        raise ConfigError(f"PATH must be a run's directory or a drafter's, got {path}; `ls runs` shows the runs here")
+    run_config = path / "config.yaml"
+    return decode_for_real(path, load(run_config) if run_config.is_file() else None, options)
 
 
 VERBS = {

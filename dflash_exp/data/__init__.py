@@ -1,0 +1,1 @@
+"""Conversations as tokens: the store and the collator."""

@@ -1,0 +1,1 @@
+"""The target and conversations that ship with the package, and the recipe that makes them."""

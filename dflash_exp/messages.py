@@ -1,0 +1,113 @@
+"""What one stage hands the next: BatchPlan, TokenBatch, TargetFeatures, StepResult, StepRecord.
+
+Nothing here computes. A *plan* is ids, a *batch* is tensors, *features* are what the frozen target says of
+a batch, a *record* is what one optimizer step leaves behind. torch is named for the types only, so that the
+plan can be made (and `dflash-exp plan` can answer) without importing it.
+"""
+
+# B sequences, T padded tokens, P packed (real) tokens, F features (taps x hidden), A anchors
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True)
+class BatchPlan:
+    """One batch of the plan, as ids."""
+
+    number: int
+    """Position in the epoch's order: the item's sequence number in the line."""
+    epoch: int
+    step: int
+    """Optimizer step within the epoch."""
+    bucket: int
+    index: int
+    """Index of the batch among those of its bucket."""
+    sequence_rows: np.ndarray
+    """Rows of the store, int64, in the batch's own order."""
+
+
+@dataclass(frozen=True)
+class TokenBatch:
+    """The tokens of one batch, right-padded, with the anchors of its sequences."""
+
+    plan: BatchPlan
+    tokens_BT: Tensor
+    """int64, padded on the right; what stands in the padding never matters."""
+    supervised_BT: Tensor
+    """bool, False in the padding."""
+    lengths_B: Tensor
+    """int64, unpadded."""
+    anchor_row_A: Tensor
+    """int64, the sequence of each anchor, ascending."""
+    anchor_position_A: Tensor
+    """int64, the anchor's position in its own sequence, ascending within a sequence."""
+
+
+@dataclass(frozen=True)
+class TargetFeatures:
+    """A batch with the hidden states that the drafter is conditioned on."""
+
+    batch: TokenBatch
+    features_PF: Tensor
+    """Tapped hidden states of the real tokens only, sequences one after the other, taps concatenated."""
+
+
+@dataclass(frozen=True)
+class LossSums:
+    """Sums over some blocks, read off the device."""
+
+    loss: float
+    """Sum of weight x cross entropy."""
+    weight: float
+    correct: int
+    """Supervised slots whose argmax is the label."""
+    slots: int
+    """Supervised slots."""
+    accepted: int
+    """Leading right slots, summed over the blocks; the bonus token is not among them."""
+    anchors: int
+
+    def __add__(self, other: LossSums) -> LossSums:
+        return LossSums(
+            self.loss + other.loss, self.weight + other.weight, self.correct + other.correct,
+            self.slots + other.slots, self.accepted + other.accepted, self.anchors + other.anchors,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """What one optimizer step did: nothing in it depends on how fast it was."""
+
+    epoch: int
+    sums: LossSums
+    by_bucket: Mapping[int, LossSums]
+    buckets: list[int]
+    """Bucket of each batch, in plan order."""
+    tokens: int
+    """Real tokens of the input."""
+    padded_tokens: int
+    short_step: bool
+    """Fewer batches than batches_per_step: the epoch's last step."""
+    lr: float
+    grad_norm: float
+    clipped: bool
+
+
+@dataclass(frozen=True)
+class StepRecord:
+    """One optimizer step, as it is written to metrics.jsonl."""
+
+    step: int
+    """Optimizer steps done, from 1, over the whole run."""
+    time_s: float
+    """Seconds since the run began."""
+    metrics: Mapping[str, float | int | bool | list[int]]

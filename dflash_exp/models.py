@@ -1,0 +1,73 @@
+"""A target by name or path, and what a drafter must know of it beyond its weights: mask token, eos, positions.
+
+In: `TargetConfig`. Out: a `LoadedTarget`, tapped where the drafter wants it.
+"""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from transformers import AutoTokenizer, PreTrainedTokenizerBase
+
+from dflash_exp.architecture import TargetShape, target_shape
+from dflash_exp.data.store import file_sha256
+from dflash_exp.drafter.shape import DrafterShape
+from dflash_exp.target import FrozenTarget, TargetConfig, load_model
+
+EMBEDDED = "embedded"
+EMBEDDED_FILES = Path(__file__).parent / "embedded" / "files"
+
+
+@dataclass(frozen=True)
+class LoadedTarget:
+    """A frozen target with its tokenizer and the shape of a drafter for it."""
+
+    model: FrozenTarget
+    tokenizer: PreTrainedTokenizerBase
+    drafter_shape: DrafterShape
+    eos_ids: tuple[int, ...]
+    max_position_embeddings: int
+
+
+def load(config: TargetConfig, device: torch.device, shape_for: Callable[[TargetShape, int], DrafterShape]) -> LoadedTarget:
+    """Load the target and tap the layers that the drafter's shape names. Raises ValueError, one line."""
+    if config.path == EMBEDDED:
+        check_embedded_target()
+        config = replace(config, path=str(EMBEDDED_FILES / "target"))
+    model = load_model(config, device)
+    tokenizer = AutoTokenizer.from_pretrained(
+        config.path, local_files_only=Path(config.path).is_dir(), trust_remote_code=config.trust_remote_code
+    )
+    shape = target_shape(model.config)
+    drafter_shape = shape_for(shape, mask_token_id(tokenizer, shape.vocab_size))
+    stated = model.generation_config.eos_token_id if model.generation_config is not None else None
+    eos = tokenizer.eos_token_id if stated is None else stated
+    return LoadedTarget(
+        model=FrozenTarget(model, drafter_shape.target_layer_ids),
+        tokenizer=tokenizer,
+        drafter_shape=drafter_shape,
+        eos_ids=tuple(eos) if isinstance(eos, list) else () if eos is None else (eos,),
+        max_position_embeddings=model.config.get_text_config(decoder=True).max_position_embeddings,
+    )
+
+
+def mask_token_id(tokenizer: PreTrainedTokenizerBase, vocab_size: int) -> int:
+    """The tokenizer's mask token, else the first id that no token has (Qwen3: 151669). ValueError where there is none."""
+    if tokenizer.mask_token_id is not None:
+        return int(tokenizer.mask_token_id)
+    if len(tokenizer) < vocab_size:
+        return len(tokenizer)
+    raise ValueError(
+        f"target.path must have a mask token or an unused id, got {len(tokenizer)} tokens for {vocab_size} embeddings; "
+        "add a mask token to its tokenizer"
+    )
+
+
+def check_embedded_target() -> None:
+    """ValueError when the shipped weights are not the ones that were frozen."""
+    hashes = json.loads((EMBEDDED_FILES / "hashes.json").read_text(encoding="utf-8"))
+    for name, expected in hashes.items():
+        if name.startswith("target/") and file_sha256(EMBEDDED_FILES / name) != expected:
+            raise ValueError(f"the embedded target's {name} must have the hash that hashes.json states, it differs; reinstall dflash-exp")

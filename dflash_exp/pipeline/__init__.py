@@ -1,0 +1,1 @@
+"""The training line: prefetch, target forward, drafter step."""

@@ -1,0 +1,71 @@
+"""The probe: held-out conversations with anchors that never change, measured between optimizer steps.
+
+In: the probe split, the target, the drafter. Out: sums by length bucket (the training edges; what is longer than the last
+edge counts in the last bucket). The target's features are computed once and kept where they fit in `KEPT_BYTES`.
+"""
+
+import hashlib
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import torch
+
+from dflash_exp.data.store import Conversations
+from dflash_exp.messages import BatchPlan, LossSums, TargetFeatures, TokenBatch
+from dflash_exp.plan.batches import TokenBudget, compose
+from dflash_exp.plan.seeds import named_rng
+
+KEPT_BYTES = 512 * 2**20
+
+
+def probe_batches(
+    conversations: Conversations, n_sequences: int, edges: np.ndarray, budget_tokens: int, seed: int
+) -> list[BatchPlan]:
+    """A seeded choice of probe sequences, packed by training bucket."""
+    chosen = np.sort(named_rng("probe", seed, 0).permutation(conversations.rows)[:n_sequences])
+    lengths = conversations.lengths[chosen]
+    bucket = np.minimum(np.searchsorted(edges, lengths), len(edges) - 1).astype(np.int32)
+    packed = compose(lengths, bucket, len(edges), TokenBudget(budget_tokens, None, True), named_rng("probe", seed, 1))
+    return [
+        BatchPlan(i, 0, 0, int(b), i - int(packed.first[b]), chosen[packed.sequences[packed.starts[i] : packed.starts[i + 1]]])
+        for i, b in enumerate(packed.bucket)
+    ]
+
+
+class Probe:
+    """Measures the drafter on the same blocks each time; touches no state."""
+
+    def __init__(
+        self, batches: list[TokenBatch], target: Callable[[TokenBatch], TargetFeatures],
+        measure: Callable[[TargetFeatures], LossSums],
+    ) -> None:  # fmt: skip
+        self._batches = batches
+        self._target = target
+        self._measure = measure
+        self._kept: dict[int, TargetFeatures] = {}
+        self._kept_bytes = 0
+
+    def __call__(self) -> dict[int, LossSums]:
+        """Sums by bucket."""
+        by_bucket: dict[int, LossSums] = {}
+        for features in self._features():
+            sums, bucket = self._measure(features), features.batch.plan.bucket
+            by_bucket[bucket] = by_bucket[bucket] + sums if bucket in by_bucket else sums
+        return by_bucket
+
+    def sha256(self) -> str:
+        """Of the sequences and anchors that are measured."""
+        digest = hashlib.sha256()
+        for batch in self._batches:
+            for values in (torch.from_numpy(batch.plan.sequence_rows), batch.anchor_row_A, batch.anchor_position_A):
+                digest.update(values.numpy().astype("<i8").tobytes())
+        return digest.hexdigest()
+
+    def _features(self) -> Iterator[TargetFeatures]:
+        for i, batch in enumerate(self._batches):
+            features = self._kept[i] if i in self._kept else self._target(batch)
+            size = features.features_PF.nbytes
+            if i not in self._kept and self._kept_bytes + size <= KEPT_BYTES:
+                self._kept[i] = features
+                self._kept_bytes += size
+            yield features

@@ -1,0 +1,1 @@
+"""What a run says of itself: metric names, sinks, progress."""

@@ -1,0 +1,66 @@
+"""Names and arithmetic of every metric.
+
+In: what a step did and how long it took. Out: flat dictionaries for metrics.jsonl. Fields under `pipeline/`,
+`throughput/` and `progress/`, and `time_s`, are timing; every other field is a result, the same for the same run.
+"""
+
+from collections.abc import Mapping
+
+from dflash_exp.messages import LossSums, StepResult
+
+TIMING_PREFIXES = ("pipeline/", "channel/", "throughput/", "progress/", "checkpoint/")
+"""A field under one of these, and `time_s`, may differ between two runs that are the same."""
+
+Metrics = dict[str, float | int | bool | list[int]]
+
+
+def is_timing(name: str) -> bool:
+    """Whether a field may differ between two runs that are the same."""
+    return name == "time_s" or name.startswith(TIMING_PREFIXES)
+
+
+def loss_metrics(group: str, sums: LossSums) -> Metrics:
+    """Mean loss, accuracy and teacher-forced prefix of some blocks; nothing where no slot counts.
+
+    `tau_teacher_forced` is 1 + the mean accepted prefix against the data: it reads higher than decoding.
+    """
+    if sums.weight == 0:
+        return {}
+    return {
+        f"{group}/loss": sums.loss / sums.weight,
+        f"{group}/accuracy": sums.correct / sums.slots,
+        f"{group}/tau_teacher_forced": 1 + sums.accepted / sums.anchors,
+    }
+
+
+def step_metrics(result: StepResult) -> Metrics:
+    """Every result of one optimizer step."""
+    metrics = loss_metrics("train", result.sums)
+    metrics |= {
+        "train/grad_norm": result.grad_norm,
+        "train/clipped": result.clipped,
+        "train/lr": result.lr,
+        "train/anchors": result.sums.anchors,
+        "train/weight": result.sums.weight,
+        "batch/buckets": result.buckets,
+        "batch/tokens": result.tokens,
+        "batch/padding_share": 1 - result.tokens / result.padded_tokens,
+        "batch/short_step": result.short_step,
+    }
+    for bucket, sums in result.by_bucket.items():
+        if sums.weight > 0:
+            metrics[f"bucket/{bucket}/loss"] = sums.loss / sums.weight
+    return metrics
+
+
+def probe_metrics(by_bucket: Mapping[int, LossSums]) -> Metrics:
+    """Loss and teacher-forced prefix on the held-out conversations, together and by bucket."""
+    whole = LossSums(0.0, 0.0, 0, 0, 0, 0)
+    for sums in by_bucket.values():
+        whole = whole + sums
+    everything = loss_metrics("probe", whole)
+    metrics: Metrics = {name: everything[name] for name in ("probe/loss", "probe/tau_teacher_forced") if name in everything}
+    for bucket, sums in by_bucket.items():
+        if sums.weight > 0:
+            metrics[f"probe/bucket/{bucket}/loss"] = sums.loss / sums.weight
+    return metrics
