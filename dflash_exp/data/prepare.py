@@ -30,15 +30,19 @@ def write_store(folder: Path, splits: Mapping[str, Sequence[Row]], vocab_size: i
     """Write `splits` to `folder`, which must not exist yet. Raises ValueError for a bad split, token or mask."""
     if folder.exists():
         raise ValueError(f"a store is never overwritten: {folder} exists; choose another folder or remove it")
+    for split, rows in splits.items():
+        _check(split, rows, vocab_size)
     folder.parent.mkdir(parents=True, exist_ok=True)
     unfinished = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
     described: dict[str, dict[str, object]] = {}
     for split, rows in splits.items():
-        _check(split, rows, vocab_size)
         path = unfinished / f"{split}.arrow"
         _write_arrow(path, rows, vocab_size, compress)
         described[split] = {
-            "file": path.name, "sha256": file_sha256(path), "sequences": len(rows), "tokens": sum(len(r.tokens) for r in rows)
+            "file": path.name,
+            "sha256": file_sha256(path),
+            "sequences": len(rows),
+            "tokens": sum(len(r.tokens) for r in rows),
         }
     manifest = {"format": FORMAT, "vocab_size": vocab_size, "splits": described}
     (unfinished / "manifest.json").write_text(json.dumps(manifest, indent=1) + "\n")
@@ -51,9 +55,14 @@ def _check(split: str, rows: Sequence[Row], vocab_size: int) -> None:
         raise ValueError(f"a split must be one of {', '.join(SPLITS)}, got {split}")
     for i, row in enumerate(rows):
         if not row.tokens or len(row.tokens) != len(row.supervised):
-            raise ValueError(f"{split} row {i} must have as many mask entries as tokens and at least one, got {len(row.supervised)} and {len(row.tokens)}")
+            raise ValueError(
+                f"{split} row {i} must have as many mask entries as tokens and at least one, "
+                f"got {len(row.supervised)} and {len(row.tokens)}"
+            )
         if not 0 <= min(row.tokens) <= max(row.tokens) < vocab_size:
-            raise ValueError(f"{split} row {i} must hold ids in [0, {vocab_size}), got {min(row.tokens)}..{max(row.tokens)}")
+            raise ValueError(
+                f"{split} row {i} must hold ids in [0, {vocab_size}), got {min(row.tokens)}..{max(row.tokens)}"
+            )
 
 
 def _write_arrow(path: Path, rows: Sequence[Row], vocab_size: int, compress: bool) -> None:

@@ -1,6 +1,7 @@
 """The tokenised store: a folder of Arrow files with their hashes; a row gives its tokens and which are supervised.
 
-    STORE/manifest.json     {"format": 1, "vocab_size": n, "splits": {"train": {"file", "sha256", "sequences", "tokens"}, ...}}
+    STORE/manifest.json     {"format": 1, "vocab_size": n, "splits": {"train": SPLIT, "probe": SPLIT, "prompts": SPLIT}}
+                            with SPLIT {"file", "sha256", "sequences", "tokens"}
     STORE/train.arrow       columns tokens: list<uint16 | int32>, supervised: list<bool>, source: string, ending: string
     STORE/probe.arrow       the same, held out
     STORE/prompts.arrow     the same; what comes before the first supervised token is the prompt
@@ -115,17 +116,23 @@ def read_manifest(folder: Path) -> dict[str, dict]:
     """The splits of a store; ValueError names what is missing."""
     path = folder / "manifest.json"
     if not path.is_file():
-        raise ValueError(f"data.path must be a store with a manifest.json, got {folder}; write one with `dflash_exp.data.prepare.write_store`")
+        raise ValueError(
+            f"data.path must be a store with a manifest.json, got {folder}; "
+            "write one with `dflash_exp.data.prepare.write_store`"
+        )
     manifest = json.loads(path.read_text())
     if manifest.get("format") != FORMAT:
-        raise ValueError(f"data.path must be a store of format {FORMAT}, got {manifest.get('format')} in {path}; prepare it again")
+        raise ValueError(
+            f"data.path must be a store of format {FORMAT}, got {manifest.get('format')} in {path}; prepare it again"
+        )
     return manifest
 
 
 def read_split(folder: Path, split: str, limit_tokens: int | None, too_long: TooLong) -> Conversations:
     """Open one split, check its hash, apply the limit.
 
-    Raises ValueError for a missing split, a hash that does not match, or (with `too_long=error`) a sequence over the limit.
+    Raises ValueError for a missing split, a hash that does not match, or (with `too_long=error`) a sequence over the
+    limit.
     """
     splits = read_manifest(folder)["splits"]
     if split not in splits:
@@ -143,31 +150,41 @@ def read_split(folder: Path, split: str, limit_tokens: int | None, too_long: Too
     lengths = np.diff(offsets)
     used, rows, n_truncated, n_skipped = _limited(lengths, limit_tokens, too_long)
     return Conversations(
-        tokens_N=tokens.values.to_numpy(), supervised_N=supervised.values.to_numpy(zero_copy_only=False),
-        starts=offsets[:-1], lengths=used.astype(np.int32), rows=rows, sources=tuple(table["source"].to_pylist()),
-        n_truncated=n_truncated, n_skipped=n_skipped, sha256=digest,
+        tokens_N=tokens.values.to_numpy(),
+        supervised_N=supervised.values.to_numpy(zero_copy_only=False),
+        starts=offsets[:-1],
+        lengths=used.astype(np.int32),
+        rows=rows,
+        sources=tuple(table["source"].to_pylist()),
+        n_truncated=n_truncated,
+        n_skipped=n_skipped,
+        sha256=digest,
     )
 
 
 def _limited(lengths: np.ndarray, limit: int | None, too_long: TooLong) -> tuple[np.ndarray, np.ndarray, int, int]:
-    over = lengths > limit if limit is not None else np.zeros(len(lengths), dtype=bool)
     every = np.arange(len(lengths), dtype=np.int64)
-    n_over = int(over.sum())
-    if n_over == 0:
+    if limit is None or not (lengths > limit).any():
         return lengths, every, 0, 0
+    over = lengths > limit
+    n_over = int(over.sum())
     if too_long is TooLong.truncate:
         return np.minimum(lengths, limit), every, n_over, 0
     if too_long is TooLong.skip:
         return lengths, every[~over], 0, n_over
     worst = int(lengths.argmax())
     raise ValueError(
-        f"sequences must have at most {limit} tokens (the smaller of data.max_tokens and batches.budget_tokens), got {n_over} longer "
-        f"ones (row {worst}: {lengths[worst]}); raise batches.budget_tokens, or set data.too_long to truncate or skip"
+        f"sequences must have at most {limit} tokens (the smaller of data.max_tokens and batches.budget_tokens), "
+        f"got {n_over} longer ones (row {worst}: {lengths[worst]}); raise batches.budget_tokens, or set data.too_long "
+        "to truncate or skip"
     )
 
 
 def file_sha256(path: Path) -> str:
     if not path.is_file():
-        raise ValueError(f"the store's manifest names {path.name}, which must exist, got nothing at {path}; restore or prepare it again")
+        raise ValueError(
+            f"the store's manifest names {path.name}, which must exist, got nothing at {path}; "
+            "restore or prepare it again"
+        )
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
