@@ -17,7 +17,17 @@ import yaml
 
 from dflash_exp.checkpoint import write_whole
 
-PACKAGES = ("dflash-exp", "torch", "transformers", "numpy", "hydra-core", "omegaconf", "pyarrow", "safetensors", "tokenizers")
+PACKAGES = (
+    "dflash-exp",
+    "torch",
+    "transformers",
+    "numpy",
+    "hydra-core",
+    "omegaconf",
+    "pyarrow",
+    "safetensors",
+    "tokenizers",
+)
 
 
 def finished(run_dir: Path) -> bool:
@@ -28,11 +38,12 @@ def finished(run_dir: Path) -> bool:
 
 def free_directory(wanted: Path) -> Path:
     """`wanted`, or the first of wanted-2, wanted-3, ... that is not taken."""
-    candidate, n = wanted, 1
-    while candidate.exists():
-        n += 1
-        candidate = wanted.with_name(f"{wanted.name}-{n}")
-    return candidate
+    return _free(wanted, "")
+
+
+def free_file(wanted: Path) -> Path:
+    """`wanted` (x.json), or the first of x-2.json, x-3.json, ... that is not taken."""
+    return _free(wanted.with_suffix(""), wanted.suffix)
 
 
 def create(run_dir: Path, config: dict[str, object], overrides: list[str], plan: dict[str, object]) -> None:
@@ -63,6 +74,14 @@ def environment() -> dict[str, object]:
         "devices": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())],
         "threads": {"intra_op": torch.get_num_threads(), "inter_op": torch.get_num_interop_threads()},
     }
+
+
+def _free(stem: Path, suffix: str) -> Path:
+    candidate, n = stem.with_name(f"{stem.name}{suffix}"), 1
+    while candidate.exists():
+        n += 1
+        candidate = stem.with_name(f"{stem.name}-{n}{suffix}")
+    return candidate
 
 
 def _version(package: str) -> str | None:

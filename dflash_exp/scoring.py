@@ -1,4 +1,4 @@
-"""Decode held-out prompts with a target and a drafter, and print what came of it.
+"""Decode held-out prompts with a target and a drafter: the end of training, and the verb `evaluate`.
 
 In: a loaded target, a drafter, prompts from the store or from a JSONL file. Out: the content of evaluation.json.
 """
@@ -14,31 +14,65 @@ from rich.progress import Progress
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from dflash_exp.config import Config
-from dflash_exp.data.store import EmbeddedData, StoreData, TooLong, read_split
+from dflash_exp.architecture import TargetShape
+from dflash_exp.checkpoint import find_drafter, load_weights, read_shape
+from dflash_exp.config import Config, EvaluateOptions
+from dflash_exp.data.store import EmbeddedData, Responses, StoreData, TooLong, read_split
 from dflash_exp.decode import DecodeConfig
 from dflash_exp.drafter.model import Drafter
 from dflash_exp.drafter.session import DraftSession
-from dflash_exp.evaluation import evaluate
-from dflash_exp.models import LoadedTarget
+from dflash_exp.drafter.shape import DrafterShape
+from dflash_exp.evaluation import evaluate as decode_both_ways
+from dflash_exp.models import LoadedTarget, load
+from dflash_exp.run_directory import free_file, write_json
+from dflash_exp.suggest import ConfigError
+from dflash_exp.summary import print_evaluation
+from dflash_exp.target import TargetConfig, TargetDtype
+
+EMBEDDED_DATA = EmbeddedData(Responses.model, None, TooLong.error)
+MAX_NEW_TOKENS = 128
+"""Where neither the command line nor a run's configuration says it."""
 
 
-def decode_held_out(config: Config, target: LoadedTarget, drafter: Drafter, checkpoint: str, console: Console) -> dict[str, object]:
-    """Greedy, on the store's prompts, as the end of training does it."""
-    decoding = DecodeConfig(config.prompts.max_new_tokens, 0.0, config.seed, target.eos_ids)
-    return score(target, drafter, store_prompts(config.data, config.prompts.limit), decoding, checkpoint, console)
+def evaluate(path: Path, config: Config | None, options: EvaluateOptions) -> int:
+    """The verb: `path` is a run, whose `config` it is, or a folder with a drafter alone."""
+    console = Console()
+    try:
+        folder = find_drafter(path, options.checkpoint)
+        shape = read_shape(folder)
+        device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        target = load(_target_of(path, config, options), device, lambda dims, _: check_fits(shape, dims, folder))
+        drafter = target.new_drafter()
+        load_weights(drafter, folder)
+        decoding = _decoding(config, options, target)
+        prompts = _prompts(config, options, target)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+    evaluation = score(target, drafter, prompts, decoding, folder.name, console)
+    print_evaluation(console, evaluation)
+    out = free_file(path / "evaluation.json")
+    write_json(out, evaluation)
+    console.print(f"written to {out}", highlight=False, soft_wrap=True)
+    return 0
 
 
 def score(
-    target: LoadedTarget, drafter: Drafter, prompts: Sequence[Tensor], decoding: DecodeConfig, checkpoint: str, console: Console
+    target: LoadedTarget,
+    drafter: Drafter,
+    prompts: Sequence[Tensor],
+    decoding: DecodeConfig,
+    checkpoint: str,
+    console: Console,
 ) -> dict[str, object]:
     """Decode every prompt plainly and speculatively."""
     with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task("decode", total=len(prompts))
-        return evaluate(
-            target.model, lambda: DraftSession(drafter), prompts, decoding, checkpoint, time.perf_counter,
-            lambda done, _: bar.update(task, completed=done),
-        )  # fmt: skip
+
+        def show(done: int, _: int) -> None:
+            bar.update(task, completed=done)
+
+        sessions = lambda: DraftSession(drafter)  # noqa: E731
+        return decode_both_ways(target.model, sessions, prompts, decoding, checkpoint, time.perf_counter, show)
 
 
 def store_prompts(data: EmbeddedData | StoreData, limit: int | None) -> list[Tensor]:
@@ -51,15 +85,60 @@ def file_prompts(path: Path, tokenizer: PreTrainedTokenizerBase, limit: int | No
     """Prompts of a JSONL file, one object a line with `prompt` (text) or `messages`; ValueError names a bad line."""
     if not path.is_file():
         raise ValueError(f"--prompts must be a JSONL file, got {path}; each line holds a `prompt` or `messages`")
-    prompts: list[Tensor] = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines()[:limit], start=1):
-        try:
-            row = json.loads(line)
-            messages = row["messages"] if "messages" in row else [{"role": "user", "content": row["prompt"]}]
-        except (json.JSONDecodeError, KeyError, TypeError) as error:
-            raise ValueError(f"--prompts: {path} line {number} must be an object with `prompt` or `messages`, got {line[:60]!r}") from error
-        text = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
-        prompts.append(torch.tensor(tokenizer.encode(str(text), add_special_tokens=False)))
+    prompts = [
+        _file_prompt(line, tokenizer, f"{path} line {number}")
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines()[:limit], start=1)
+    ]
     if not prompts:
-        raise ValueError(f"--prompts must hold at least one prompt, got none in {path}")
+        raise ValueError(f"--prompts must hold at least one prompt, got none in {path}; add a line")
     return prompts
+
+
+def check_fits(shape: DrafterShape, target: TargetShape, folder: Path) -> DrafterShape:
+    """ValueError unless the drafter was made for a target of these sizes."""
+    wanted = (shape.hidden_size, shape.vocab_size, shape.n_target_layers)
+    found = (target.hidden_size, target.vocab_size, target.n_layers)
+    if wanted != found:
+        raise ValueError(
+            f"--target must have the hidden size, vocabulary and layers that the drafter in {folder} was made for, "
+            f"{wanted}, got {found}; name its own target"
+        )
+    return shape
+
+
+def _file_prompt(line: str, tokenizer: PreTrainedTokenizerBase, where: str) -> Tensor:
+    try:
+        row = json.loads(line)
+        messages = row["messages"] if "messages" in row else [{"role": "user", "content": row["prompt"]}]
+    except (json.JSONDecodeError, KeyError, TypeError) as error:
+        raise ValueError(
+            f"--prompts: {where} must be an object with `prompt` or `messages`, got {line[:60]!r}"
+        ) from error
+    text = str(tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False))
+    return torch.tensor(tokenizer.encode(text, add_special_tokens=False))
+
+
+def _target_of(path: Path, config: Config | None, options: EvaluateOptions) -> TargetConfig:
+    if options.target is not None:
+        return TargetConfig(options.target, config.target.dtype if config else TargetDtype.FLOAT32)
+    if config is None:
+        raise ValueError(
+            f"--target must name the drafter's target, got none and {path} is no run that would say it; "
+            "`--target embedded` is the one that ships"
+        )
+    return config.target
+
+
+def _decoding(config: Config | None, options: EvaluateOptions, target: LoadedTarget) -> DecodeConfig:
+    by_default = MAX_NEW_TOKENS if config is None else config.prompts.max_new_tokens
+    wanted = by_default if options.max_new_tokens is None else options.max_new_tokens
+    return DecodeConfig(wanted, options.temperature or 0.0, 0 if config is None else config.seed, target.eos_ids)
+
+
+def _prompts(config: Config | None, options: EvaluateOptions, target: LoadedTarget) -> list[Tensor]:
+    if options.limit is not None and options.limit < 1:
+        raise ValueError(f"--limit must be >= 1, got {options.limit}; leave it out for the run's own number")
+    limit = options.limit if options.limit is not None or config is None else config.prompts.limit
+    if options.prompts is not None:
+        return file_prompts(Path(options.prompts), target.tokenizer, limit)
+    return store_prompts(EMBEDDED_DATA if config is None else config.data, limit)

@@ -1,0 +1,250 @@
+"""A whole run on a tiny random target: what its directory holds, that it repeats, and what it refuses in one line."""
+
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from transformers import Qwen3Config, Qwen3ForCausalLM
+
+from dflash_exp.cli import main
+from dflash_exp.compose import compose
+from dflash_exp.data.prepare import Row, write_store
+from dflash_exp.door import load
+from dflash_exp.embedded.tokenizer import END_ID, prompt_ids, train_tokenizer
+from dflash_exp.experiment import run
+from dflash_exp.suggest import ConfigError
+from dflash_exp.telemetry.metrics import is_timing
+from dflash_exp.telemetry.sinks import read_records
+
+VOCAB_SIZE = 288
+WORDS = ("def add(a, b):", "return a + b", "for x in range(n):", "print(x)", "class Point:", "x = 0")
+SAME = ("trained_batches_sha256", "anchors_sha256", "init_sha256", "probe_sha256")
+
+
+@dataclass(frozen=True)
+class World:
+    """A target, a store and a folder for runs."""
+
+    root: Path
+
+    def overrides(self, run_dir: str, *more: str) -> list[str]:
+        """One epoch of about ten batches on the CPU, decoded at the end."""
+        return [
+            "data=store", f"data.path={self.root / 'store'}", "target=hf", f"target.path={self.root / 'target'}",
+            "target.dtype=float64", "topology=cpu", "steps=null", "epochs=1", "batches_per_step=2",
+            "batches.budget_tokens=96", "buckets.n_buckets=3", "drafter.n_layers=1", "drafter.taps=[0,2]",
+            "drafter.block_size=4", "drafter.anchors=4", "drafter.slots_per_pass=32", "probe.every_steps=2",
+            "probe.sequences=4", "prompts.limit=3", "prompts.max_new_tokens=10", "pipeline.threads.target=1",
+            "pipeline.threads.drafter=1", f"run_dir={self.root / run_dir}",
+            *more,
+        ]  # fmt: skip
+
+    def train(self, run_dir: str, *more: str) -> Path:
+        overrides = self.overrides(run_dir, *more)
+        assert run(compose(overrides), overrides) == 0
+        return self.root / run_dir
+
+
+def result_of(run_dir: Path) -> dict[str, Any]:
+    return json.loads((run_dir / "result.json").read_text())
+
+
+def results_only(run_dir: Path) -> list[dict[str, Any]]:
+    """The records without what may differ between two runs that are the same."""
+    records = read_records(run_dir / "metrics.jsonl")
+    return [{name: value for name, value in record.items() if not is_timing(name)} for record in records]
+
+
+def files_of(folder: Path) -> dict[str, bytes]:
+    return {p.relative_to(folder).as_posix(): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+
+def save_tiny_target(folder: Path, tokenizer: Any) -> None:
+    torch.manual_seed(0)
+    config = Qwen3Config(
+        vocab_size=VOCAB_SIZE, hidden_size=32, intermediate_size=48, num_hidden_layers=4, num_attention_heads=4,
+        num_key_value_heads=2, head_dim=8, max_position_embeddings=256, initializer_range=0.3, eos_token_id=END_ID,
+        bos_token_id=None, tie_word_embeddings=True,
+    )  # fmt: skip
+    model = Qwen3ForCausalLM(config)
+    nn.Module.to(model, torch.float32)
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> World:
+    root = tmp_path_factory.mktemp("world")
+    tokenizer = train_tokenizer(WORDS * 4, VOCAB_SIZE)
+    save_tiny_target(root / "target", tokenizer)
+
+    def row(i: int) -> Row:
+        prompt = prompt_ids(tokenizer, WORDS[i % len(WORDS)])
+        response = [5 + (7 * i + 3 * k) % (VOCAB_SIZE - 5) for k in range(6 + 5 * (i % 7))] + [END_ID]
+        return Row([*prompt, *response], [False] * len(prompt) + [True] * len(response), "words", "eos")
+
+    splits = {"train": 24, "probe": 6, "prompts": 4}
+    write_store(root / "store", {name: [row(i) for i in range(n)] for name, n in splits.items()}, VOCAB_SIZE)
+    return World(root)
+
+
+@pytest.fixture(scope="module")
+def finished_run(world: World) -> Path:
+    return world.train("first")
+
+
+def test_a_run_s_directory_holds_what_the_contract_says_and_nothing_else(finished_run: Path) -> None:
+    n_steps = result_of(finished_run)["steps"]
+    checkpoint = f"checkpoints/step-{n_steps:08d}"
+    assert {p.relative_to(finished_run).as_posix() for p in finished_run.rglob("*")} == {
+        "config.yaml", "overrides.yaml", "environment.json", "plan.json", "metrics.jsonl", "result.json",
+        "evaluation.json", "logs", "checkpoints", "checkpoints/latest", checkpoint, f"{checkpoint}/config.json",
+        f"{checkpoint}/model.safetensors",
+    }  # fmt: skip
+    assert (finished_run / "checkpoints" / "latest").read_text().strip() == f"step-{n_steps:08d}"
+
+
+def test_there_is_one_record_for_every_optimizer_step_and_a_probe_every_second(finished_run: Path) -> None:
+    records, result = read_records(finished_run / "metrics.jsonl"), result_of(finished_run)
+    n_steps = json.loads((finished_run / "plan.json").read_text())["steps_per_epoch"]
+    assert n_steps > 3
+    assert [record["step"] for record in records] == list(range(1, n_steps + 1))
+    probed = [record["step"] for record in records if "probe/loss" in record]
+    assert probed == [step for step in range(1, n_steps + 1) if step % 2 == 0 or step == n_steps]
+    assert (result["status"], result["steps"], result["epochs"], result["restarts"]) == ("finished", n_steps, 1, 0)
+    assert result["tokens"] == sum(record["batch/tokens"] for record in records)
+
+
+def test_the_directory_s_configuration_is_the_one_that_ran(world: World, finished_run: Path) -> None:
+    overrides = world.overrides("first")
+    assert load(finished_run / "config.yaml") == compose(overrides)
+    assert (finished_run / "overrides.yaml").read_text().count("- ") == len(overrides)
+
+
+def test_two_runs_of_one_configuration_give_the_same_results_bit_for_bit(world: World, finished_run: Path) -> None:
+    again = world.train("again")
+    assert results_only(again) == results_only(finished_run)
+    weights = f"checkpoints/step-{result_of(again)['steps']:08d}/model.safetensors"
+    assert (again / weights).read_bytes() == (finished_run / weights).read_bytes()
+    hashes = [{k: v for k, v in result_of(r).items() if k.endswith("_sha256")} for r in (again, finished_run)]
+    assert len(hashes[0]) == 5 and hashes[0] == hashes[1]
+
+
+def test_two_strategies_train_the_same_batches_and_anchors_in_another_order(world: World, finished_run: Path) -> None:
+    other = world.train("shuffled", "interleave=shuffle", "evaluate=false")
+    one, two = result_of(finished_run), result_of(other)
+    assert {name: one[name] for name in SAME} == {name: two[name] for name in SAME}
+    assert one["trained_order_sha256"] != two["trained_order_sha256"]
+    assert not (other / "evaluation.json").exists()
+
+
+def test_a_finished_run_is_not_trained_again_unless_forced_and_then_beside_it(world: World, finished_run: Path) -> None:
+    before = files_of(finished_run)
+    world.train("first")
+    assert not (world.root / "first-2").exists()
+    world.train("first", "force=true", "evaluate=false")
+    assert result_of(world.root / "first-2")["status"] == "finished"
+    assert files_of(finished_run) == before
+
+
+def test_a_directory_that_is_there_is_never_touched(world: World) -> None:
+    taken = world.root / "taken"
+    taken.mkdir()
+    (taken / "notes.txt").write_text("mine")
+    world.train("taken", "evaluate=false")
+    assert files_of(taken) == {"notes.txt": b"mine"}
+    assert result_of(world.root / "taken-2")["status"] == "finished"
+
+
+def test_decoding_with_the_drafter_loses_nothing_in_float64(finished_run: Path) -> None:
+    evaluation = json.loads((finished_run / "evaluation.json").read_text())
+    assert evaluation["lossless"] == "3/3"
+    assert evaluation["checkpoint"] == result_of(finished_run)["checkpoint"]
+    assert 1 <= evaluation["tau_pooled"] <= 4 and len(evaluation["accepted_at"]) == 3
+
+
+def test_the_verb_evaluate_decodes_a_run_and_keeps_what_was_written_before(world: World) -> None:
+    run_dir = world.train("evaluated", "evaluate=false")
+    assert main(["evaluate", str(run_dir), "--limit", "2", "--max-new-tokens", "6"]) == 0
+    first = (run_dir / "evaluation.json").read_bytes()
+    assert json.loads(first)["prompts"] == 2 and json.loads(first)["lossless"] == "2/2"
+    assert main(["evaluate", str(run_dir), "--limit", "1", "--max-new-tokens", "6"]) == 0
+    assert (run_dir / "evaluation.json").read_bytes() == first
+    assert json.loads((run_dir / "evaluation-2.json").read_text())["prompts"] == 1
+
+
+def test_the_loss_falls_when_a_handful_of_conversations_is_learnt_by_heart(world: World) -> None:
+    handful = ("data.too_long=skip", "data.max_tokens=24", "buckets.n_buckets=1", "epochs=null", "steps=60")
+    schedule = ("optim.schedule=constant", "optim.warmup_share=0", "probe.every_steps=0", "evaluate=false")
+    losses = [record["train/loss"] for record in results_only(world.train("by_heart", *handful, *schedule))]
+    assert len(losses) == 60
+    assert sum(losses[-6:]) < 0.5 * sum(losses[:6])
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_a_target_of_any_dtype_trains_a_drafter(world: World, dtype: str) -> None:
+    run_dir = world.train(f"in_{dtype}", f"target.dtype={dtype}", "epochs=null", "steps=1", "prompts.limit=1")
+    assert result_of(run_dir)["status"] == "finished"
+
+
+def refused(world: World, *more: str) -> str:
+    """The one line that a run refuses these overrides with; nothing may have been made."""
+    with pytest.raises(ConfigError) as caught:
+        run(compose(world.overrides("refused", *more)), [])
+    assert not (world.root / "refused").exists()
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_a_budget_under_the_longest_sequence_is_refused_with_the_mend(world: World) -> None:
+    line = refused(world, "batches.budget_tokens=20")
+    assert line.startswith("sequences must have at most 20 tokens") and "data.too_long" in line
+
+
+@pytest.mark.parametrize("drafter", [("drafter.taps=[0,9]",), ("drafter.taps=null", "drafter.n_layers=4")])
+def test_a_target_with_too_few_layers_for_the_taps_is_refused(world: World, drafter: tuple[str, ...]) -> None:
+    line = refused(world, *drafter)
+    assert line.startswith("drafter.taps must be") and "4 layers" in line
+
+
+def test_rope_that_depends_on_the_longest_sequence_is_refused(world: World) -> None:
+    folder = world.root / "dynamic"
+    shutil.copytree(world.root / "target", folder)
+    config = json.loads((folder / "config.json").read_text())
+    config["rope_parameters"] = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10000.0}
+    (folder / "config.json").write_text(json.dumps(config))
+    assert "dynamic" in refused(world, f"target.path={folder}")
+
+
+def changed_store(world: World, name: str, change: Callable[[Path], object]) -> Path:
+    folder = world.root / name
+    shutil.copytree(world.root / "store", folder)
+    change(folder)
+    return folder
+
+
+def test_a_store_that_was_changed_is_refused(world: World) -> None:
+    def flip(folder: Path) -> None:
+        whole = bytearray((folder / "train.arrow").read_bytes())
+        whole[len(whole) // 2] ^= 1
+        (folder / "train.arrow").write_bytes(whole)
+
+    folder = changed_store(world, "flipped", flip)
+    assert "train.arrow must have the hash its manifest states" in refused(world, f"data.path={folder}")
+
+
+@pytest.mark.parametrize("split", ["probe", "prompts"])
+def test_a_store_without_a_split_that_the_run_needs_is_refused_before_training(world: World, split: str) -> None:
+    def leave_out(folder: Path) -> None:
+        manifest = json.loads((folder / "manifest.json").read_text())
+        del manifest["splits"][split]
+        (folder / "manifest.json").write_text(json.dumps(manifest))
+
+    folder = changed_store(world, f"without_{split}", leave_out)
+    assert f"must have a {split} split" in refused(world, f"data.path={folder}")
