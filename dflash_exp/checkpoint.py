@@ -51,7 +51,9 @@ def read_shape(folder: Path) -> DrafterShape:
     """The shape that a drafter's config.json states; ValueError where there is none."""
     path = folder / "config.json"
     if not path.is_file():
-        raise ValueError(f"PATH must hold a drafter's config.json, got {folder}; give a run, or a folder of its checkpoints")
+        raise ValueError(
+            f"PATH must hold a drafter's config.json, got {folder}; give a run, or a folder of its checkpoints"
+        )
     stated = json.loads(path.read_text(encoding="utf-8"))
     try:
         return DrafterShape(
@@ -70,7 +72,9 @@ def read_shape(folder: Path) -> DrafterShape:
             n_target_layers=stated["num_target_layers"],
         )
     except KeyError as error:
-        raise ValueError(f"a drafter's config.json must state {error.args[0]}, got none in {path}; it is not a DFlash drafter") from error
+        raise ValueError(
+            f"a drafter's config.json must state {error.args[0]}, got none in {path}; it is not a DFlash drafter"
+        ) from error
 
 
 def save_drafter(run_dir: Path, step: int, drafter: Drafter, max_position_embeddings: int) -> Path:
@@ -111,7 +115,10 @@ def load_weights(drafter: Drafter, folder: Path) -> None:
         raise ValueError(f"{folder} must hold exactly the keys of a DFlash drafter, {len(odd)} differ, first {odd[0]}")
     for name, parameter in drafter.named_parameters():
         if state[name].shape != parameter.shape:
-            raise ValueError(f"{folder}: {name} must have shape {tuple(parameter.shape)}, got {tuple(state[name].shape)}; is it this target's drafter?")
+            raise ValueError(
+                f"{folder}: {name} must have shape {tuple(parameter.shape)}, got {tuple(state[name].shape)}; "
+                "is it this target's drafter?"
+            )
     drafter.load_state_dict(state)
 
 

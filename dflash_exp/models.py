@@ -3,6 +3,7 @@
 In: `TargetConfig`. Out: a `LoadedTarget`, tapped where the drafter wants it.
 """
 
+import hashlib
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -13,6 +14,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from dflash_exp.architecture import TargetShape, target_shape
 from dflash_exp.data.store import file_sha256
+from dflash_exp.drafter.model import Drafter
 from dflash_exp.drafter.shape import DrafterShape
 from dflash_exp.target import FrozenTarget, TargetConfig, load_model
 
@@ -30,8 +32,15 @@ class LoadedTarget:
     eos_ids: tuple[int, ...]
     max_position_embeddings: int
 
+    def new_drafter(self) -> Drafter:
+        """An untrained drafter in fp32 on the target's device, with the target's embedding and head."""
+        embed_VH, head_VH = self.model.embedding_weight_VH, self.model.head_weight_VH
+        return Drafter(self.drafter_shape, embed_VH.float(), head_VH.float()).to(self.model.device)
 
-def load(config: TargetConfig, device: torch.device, shape_for: Callable[[TargetShape, int], DrafterShape]) -> LoadedTarget:
+
+def load(
+    config: TargetConfig, device: torch.device, shape_for: Callable[[TargetShape, int], DrafterShape]
+) -> LoadedTarget:
     """Load the target and tap the layers that the drafter's shape names. Raises ValueError, one line."""
     if config.path == EMBEDDED:
         check_embedded_target()
@@ -54,9 +63,10 @@ def load(config: TargetConfig, device: torch.device, shape_for: Callable[[Target
 
 
 def mask_token_id(tokenizer: PreTrainedTokenizerBase, vocab_size: int) -> int:
-    """The tokenizer's mask token, else the first id that no token has (Qwen3: 151669). ValueError where there is none."""
-    if tokenizer.mask_token_id is not None:
-        return int(tokenizer.mask_token_id)
+    """The tokenizer's mask token, else the first id without a token (Qwen3: 151669). ValueError where there is none."""
+    stated = tokenizer.mask_token_id
+    if isinstance(stated, int):
+        return stated
     if len(tokenizer) < vocab_size:
         return len(tokenizer)
     raise ValueError(
@@ -65,9 +75,21 @@ def mask_token_id(tokenizer: PreTrainedTokenizerBase, vocab_size: int) -> int:
     )
 
 
+def parameters_sha256(drafter: Drafter) -> str:
+    """Hash of every parameter in fp32, by sorted name."""
+    digest = hashlib.sha256()
+    for name, parameter in sorted(drafter.named_parameters()):
+        digest.update(name.encode())
+        digest.update(parameter.detach().to("cpu", torch.float32).contiguous().numpy().data)
+    return digest.hexdigest()
+
+
 def check_embedded_target() -> None:
     """ValueError when the shipped weights are not the ones that were frozen."""
     hashes = json.loads((EMBEDDED_FILES / "hashes.json").read_text(encoding="utf-8"))
     for name, expected in hashes.items():
         if name.startswith("target/") and file_sha256(EMBEDDED_FILES / name) != expected:
-            raise ValueError(f"the embedded target's {name} must have the hash that hashes.json states, it differs; reinstall dflash-exp")
+            raise ValueError(
+                f"the embedded target's {name} must have the hash that hashes.json states, it has another; "
+                "reinstall dflash-exp"
+            )

@@ -1,7 +1,7 @@
 """The probe: held-out conversations with anchors that never change, measured between optimizer steps.
 
-In: the probe split, the target, the drafter. Out: sums by length bucket (the training edges; what is longer than the last
-edge counts in the last bucket). The target's features are computed once and kept where they fit in `KEPT_BYTES`.
+In: the probe split, the target, the drafter. Out: sums by length bucket (the training edges; what is longer than the
+last edge counts in the last bucket). The target's features are computed once and kept where they fit in `KEPT_BYTES`.
 """
 
 import hashlib
@@ -27,7 +27,9 @@ def probe_batches(
     bucket = np.minimum(np.searchsorted(edges, lengths), len(edges) - 1).astype(np.int32)
     packed = compose(lengths, bucket, len(edges), TokenBudget(budget_tokens, None, True), named_rng("probe", seed, 1))
     return [
-        BatchPlan(i, 0, 0, int(b), i - int(packed.first[b]), chosen[packed.sequences[packed.starts[i] : packed.starts[i + 1]]])
+        BatchPlan(
+            i, 0, 0, int(b), i - int(packed.first[b]), chosen[packed.sequences[packed.starts[i] : packed.starts[i + 1]]]
+        )
         for i, b in enumerate(packed.bucket)
     ]
 

@@ -10,15 +10,23 @@ from rich.table import Table
 from dflash_exp.telemetry.progress import duration
 
 
-def print_summary(console: Console, run_dir: Path, result: Mapping[str, Any], evaluation: Mapping[str, Any] | None, seconds: float) -> None:
+def print_summary(
+    console: Console, run_dir: Path, result: Mapping[str, Any], evaluation: Mapping[str, Any] | None, seconds: float
+) -> None:
     """What was trained, how it decodes, where everything is."""
     table = Table("", "", title="done", show_header=False, title_justify="left")
-    table.add_row("trained", f"{result['steps']} steps, {result['epochs']} epoch(s), {result['tokens']:,} tokens in {duration(result['train_s'])}")
-    table.add_row("probe loss", f"{_figure(result['first_probe'].get('probe/loss'))} before, {_figure(result['final_probe'].get('probe/loss'))} after")
+    table.add_row(
+        "trained",
+        f"{result['steps']} steps, {result['epochs']} epoch(s), {result['tokens']:,} tokens "
+        f"in {duration(result['train_s'])}",
+    )
+    before, after = (_figure(result[when].get("probe/loss")) for when in ("first_probe", "final_probe"))
+    table.add_row("probe loss", f"{before} before, {after} after")
     if evaluation is not None:
         for name in ("not_looping", "looping"):
             table.add_row(f"τ, {name.replace('_', ' ')}", tau_line(evaluation[name]))
-        table.add_row("speed-up", f"{_figure(evaluation['speedup'])} ({_figure(evaluation['plain_tokens_per_s'])} -> {_figure(evaluation['dflash_tokens_per_s'])} tok/s)")
+        rates = " -> ".join(_figure(evaluation[f"{way}_tokens_per_s"]) for way in ("plain", "dflash"))
+        table.add_row("speed-up", f"{_figure(evaluation['speedup'])} ({rates} tok/s)")
         table.add_row("lossless", f"{evaluation['lossless']} texts equal to plain greedy decoding")
     table.add_row("run", str(run_dir))
     table.add_row("took", duration(seconds))
@@ -28,23 +36,45 @@ def print_summary(console: Console, run_dir: Path, result: Mapping[str, Any], ev
 def print_evaluation(console: Console, evaluation: Mapping[str, Any]) -> None:
     """evaluation.json as a table: all prompts, and the two kinds apart."""
     table = Table("prompts", "n", "τ pooled", "τ macro", "speed-up", "plain tok/s", "dflash tok/s", "lossless")
-    for name, part in (("all", evaluation), ("not looping", evaluation["not_looping"]), ("looping", evaluation["looping"])):
-        figures = (part["tau_pooled"], part["tau_macro"], part["speedup"], part["plain_tokens_per_s"], part["dflash_tokens_per_s"])
+    for name, part in (
+        ("all", evaluation),
+        ("not looping", evaluation["not_looping"]),
+        ("looping", evaluation["looping"]),
+    ):
+        figures = (
+            part["tau_pooled"],
+            part["tau_macro"],
+            part["speedup"],
+            part["plain_tokens_per_s"],
+            part["dflash_tokens_per_s"],
+        )
         table.add_row(name, str(part["prompts"]), *map(_figure, figures), part["lossless"])
     console.print(table)
     shares = evaluation["accepted_at"]
     if shares:
-        console.print("accepted at slot: " + "  ".join(f"{k}: {share:.2f}" for k, share in enumerate(shares, start=1)), highlight=False)
+        console.print(
+            "accepted at slot: " + "  ".join(f"{k}: {share:.2f}" for k, share in enumerate(shares, start=1)),
+            highlight=False,
+        )
 
 
 def print_plan(console: Console, document: Mapping[str, Any]) -> None:
     """plan.json as tables: one row a bucket, then the figures of the order."""
-    table = Table("bucket", "to tokens", "batches", "exhausted at", "picked, first 10 %", "weight: epoch", "step", "batch")
+    table = Table(
+        "bucket", "to tokens", "batches", "exhausted at", "picked, first 10 %", "weight: epoch", "step", "batch"
+    )
     weights = document["anchor_weight"]
     for b, count in enumerate(document["counts"]):
         edge = "" if document["edges"] is None else str(document["edges"][b])
         shares = [_figure(weights[kind][b]) if weights else "-" for kind in ("epoch", "step", "batch")]
-        table.add_row(str(b), edge, str(count), _figure(document["exhausted_at"][b]), _figure(document["pick_rate"]["first_10pct"][b]), *shares)
+        table.add_row(
+            str(b),
+            edge,
+            str(count),
+            _figure(document["exhausted_at"][b]),
+            _figure(document["pick_rate"]["first_10pct"][b]),
+            *shares,
+        )
     console.print(table)
     window = document["window_tv"]
     console.print(
@@ -57,7 +87,8 @@ def print_plan(console: Console, document: Mapping[str, Any]) -> None:
 
 def tau_line(part: Mapping[str, Any]) -> str:
     """τ of one kind of prompts."""
-    return f"{_figure(part['tau_pooled'])} (macro {_figure(part['tau_macro'])}) over {part['prompts']} prompts, speed-up {_figure(part['speedup'])}"
+    pooled, macro, speedup = (_figure(part[name]) for name in ("tau_pooled", "tau_macro", "speedup"))
+    return f"{pooled} (macro {macro}) over {part['prompts']} prompts, speed-up {speedup}"
 
 
 def _figure(value: float | None) -> str:

@@ -1,8 +1,8 @@
 """Exchanges as token ids, with the length law that makes six quantile buckets as uneven as real traffic.
 
 In: the corpus and its tokenizer. Out: `Conversation` records. Wanted lengths are lognormal; a prompt takes as much of
-its file's earlier code as fits the length drawn. Exchanges whose response is longer than `max_response_tokens`, or whose
-shortest prompt is longer than `max_prompt_tokens`, are left out and counted.
+its file's earlier code as fits the length drawn. Exchanges whose response is longer than `max_response_tokens`, or
+whose shortest prompt is longer than `max_prompt_tokens`, are left out and counted.
 """
 
 from collections import Counter

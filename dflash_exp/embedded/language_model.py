@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from dflash_exp.embedded.tokenizer import END_ID, PAD_ID
@@ -47,9 +47,21 @@ def build_language_model(vocab_size: int, seed: int) -> Qwen3ForCausalLM:
     """3.6M parameters: 8 layers of 192, 4 heads and 2 KV heads of 48, tied embeddings."""
     torch.manual_seed(seed)
     config = Qwen3Config(
-        vocab_size=vocab_size, hidden_size=192, intermediate_size=512, num_hidden_layers=8, num_attention_heads=4,
-        num_key_value_heads=2, head_dim=48, max_position_embeddings=4096, rope_theta=10000.0, rms_norm_eps=1e-6,
-        tie_word_embeddings=True, pad_token_id=PAD_ID, eos_token_id=END_ID, bos_token_id=None, dtype="float32",
+        vocab_size=vocab_size,
+        hidden_size=192,
+        intermediate_size=512,
+        num_hidden_layers=8,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=48,
+        max_position_embeddings=4096,
+        rope_parameters={"rope_type": "default", "rope_theta": 10000.0},
+        rms_norm_eps=1e-6,
+        tie_word_embeddings=True,
+        pad_token_id=PAD_ID,
+        eos_token_id=END_ID,
+        bos_token_id=None,
+        dtype="float32",
     )
     return Qwen3ForCausalLM(config)
 
@@ -59,7 +71,8 @@ def train_language_model(
 ) -> list[CurvePoint]:
     """Train in place until the time is spent; a last line of the curve is taken at the end."""
     device = torch.device(training.device)
-    model.to(device).train()
+    nn.Module.to(model, device)
+    model.train()
     optimizer = build_optimizer(training.optim, model.named_parameters())
     held_out_batches = list(batches(held_out, training.budget_tokens, np.random.default_rng(0)))
     rng = np.random.default_rng(training.seed)
@@ -116,7 +129,10 @@ def batch_loss(model: Qwen3ForCausalLM, batch: list[np.ndarray], device: torch.d
 
 @torch.no_grad()
 def _point(
-    model: Qwen3ForCausalLM, recent: list[Tensor], held_out: list[list[np.ndarray]], device: torch.device,
+    model: Qwen3ForCausalLM,
+    recent: list[Tensor],
+    held_out: list[list[np.ndarray]],
+    device: torch.device,
     done: tuple[int, int, float],
 ) -> CurvePoint:
     model.eval()
@@ -125,7 +141,9 @@ def _point(
     model.train()
     step, tokens, started = done
     return CurvePoint(
-        step=step, minutes=round((time.monotonic() - started) / 60, 2), tokens=tokens,
+        step=step,
+        minutes=round((time.monotonic() - started) / 60, 2),
+        tokens=tokens,
         train_loss=round(float(torch.stack(recent).mean()), 4),
         held_out_loss=round(float(np.average(losses, weights=weights)), 4),
     )

@@ -3,7 +3,7 @@
 In: a folder with `target/`, `target_training.json` and `sampled.arrow`. Out: its `files/`:
 `target/`, `conversations_model/`, `conversations_human/`, `record.json` (how they came about, and a table by length
 bucket) and `hashes.json`. Left out, and counted in the record: responses shorter than `MIN_RESPONSE_TOKENS`, sequences
-longer than `MAX_TOKENS`, and what is over the wanted number of sequences.
+outside `MIN_TOKENS`..`MAX_TOKENS`, and what is over the wanted number of sequences.
 """
 
 import json
@@ -22,7 +22,7 @@ from dflash_exp.data.prepare import Row, write_store
 from dflash_exp.data.store import file_sha256
 
 MIN_RESPONSE_TOKENS = 12
-MAX_TOKENS = 2048
+MIN_TOKENS, MAX_TOKENS = 30, 2048
 N_PROBE = 256
 N_PROMPTS = 320
 N_BUCKETS = 6
@@ -78,7 +78,11 @@ def pack(out: Path, n_train: int, seed: int) -> None:
 
 def write_hashes(files: Path) -> None:
     """sha256 of every shipped file but the list itself."""
-    found = {p.relative_to(files).as_posix(): file_sha256(p) for p in sorted(files.rglob("*")) if p.is_file() and p.name != "hashes.json"}
+    found = {
+        p.relative_to(files).as_posix(): file_sha256(p)
+        for p in sorted(files.rglob("*"))
+        if p.is_file() and p.name != "hashes.json"
+    }
     (files / "hashes.json").write_text(json.dumps(found, indent=1) + "\n")
 
 
@@ -89,17 +93,22 @@ def repeats_itself(tokens: list[int]) -> bool:
 
 
 def describe_by_bucket(sampled: list[Sampled], target: Path) -> list[dict[str, float]]:
-    """For six quantile buckets: sequences, supervised positions, shares of cap and loop endings, target entropy in nats."""
+    """By quantile bucket: sequences, supervised positions, shares of cap and loop endings, target entropy (nats)."""
     lengths = np.array([s.n_tokens for s in sampled])
     edges = np.quantile(lengths, np.arange(1, N_BUCKETS + 1) / N_BUCKETS, method="higher")
     bucket = np.searchsorted(edges, lengths)
-    measured = [[s for s, k in zip(sampled, bucket, strict=True) if k == b][:ENTROPY_SEQUENCES] for b in range(N_BUCKETS)]
+    measured = [
+        [s for s, k in zip(sampled, bucket, strict=True) if k == b][:ENTROPY_SEQUENCES] for b in range(N_BUCKETS)
+    ]
     entropies = [np.mean(list(response_entropies(some, target))) for some in measured]
     return [
         {
-            "edge": int(edges[b]), "sequences": int((bucket == b).sum()), "tokens": int(lengths[bucket == b].sum()),
+            "edge": int(edges[b]),
+            "sequences": int((bucket == b).sum()),
+            "tokens": int(lengths[bucket == b].sum()),
             "anchor_candidates": sum(len(s.response) - 1 for s, k in zip(sampled, bucket, strict=True) if k == b),
-            "cap_share": _share(sampled, bucket == b, "cap"), "loop_share": _share(sampled, bucket == b, "loop"),
+            "cap_share": _share(sampled, bucket == b, "cap"),
+            "loop_share": _share(sampled, bucket == b, "loop"),
             "target_entropy": round(float(entropies[b]), 3),
         }
         for b in range(N_BUCKETS)
@@ -127,6 +136,8 @@ def _fitting(rows: list[Sampled]) -> tuple[list[Sampled], Counter[str]]:
     for row in rows:
         if min(len(row.response), len(row.human)) < MIN_RESPONSE_TOKENS:
             left_out["response too short"] += 1
+        elif min(row.n_tokens, len(row.prompt) + len(row.human)) < MIN_TOKENS:
+            left_out["sequence too short"] += 1
         elif max(row.n_tokens, len(row.prompt) + len(row.human)) > MAX_TOKENS:
             left_out["sequence too long"] += 1
         else:

@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import torch
+from torch import nn
 from transformers import AutoTokenizer, PreTrainedTokenizerFast, Qwen3ForCausalLM
 
 from dflash_exp.embedded.conversations import Conversation, LengthLaw, make_conversations
@@ -29,7 +30,7 @@ from dflash_exp.optim import Muon, Schedule
 VOCAB_SIZE = 2048
 MASK_ROW_NORM = 0.3
 """The head is tied: with an untrained mask row of full size every slot of a fresh drafter first predicts "mask"."""
-LAW = dict(median=300.0, sigma=0.85, max_prompt_tokens=1780)
+MEDIAN_PROMPT_TOKENS, SIGMA, MAX_PROMPT_TOKENS = 300.0, 0.75, 1980
 TRAINED_RESPONSE_TOKENS = 192
 """The target learns from responses that end by this length, so that its own rarely meet the cap."""
 CAP = 256
@@ -39,12 +40,25 @@ CONTEXT_DRAWS = 3
 HELD_OUT_EVERY = 8
 """The loss curve is taken on every eighth conversation of the probe files."""
 OPTIM = Muon(
-    lr=0.02, momentum=0.95, weight_decay=0.1, adamw_lr=3e-3, betas=[0.9, 0.95], schedule=Schedule.wsd,
-    warmup_share=0.02, decay_share=0.5, max_grad_norm=1.0,
+    lr=0.02,
+    momentum=0.95,
+    weight_decay=0.1,
+    adamw_lr=3e-3,
+    betas=[0.9, 0.95],
+    schedule=Schedule.wsd,
+    warmup_share=0.02,
+    decay_share=0.5,
+    max_grad_norm=1.0,
 )
 SAMPLED_SCHEMA = pa.schema(
-    [("file", pa.string()), ("split", pa.string()), ("prompt", pa.list_(pa.uint16())), ("response", pa.list_(pa.uint16())),
-     ("ending", pa.string()), ("human", pa.list_(pa.uint16()))]
+    [
+        ("file", pa.string()),
+        ("split", pa.string()),
+        ("prompt", pa.list_(pa.uint16())),
+        ("response", pa.list_(pa.uint16())),
+        ("ending", pa.string()),
+        ("human", pa.list_(pa.uint16())),
+    ]
 )
 
 
@@ -75,7 +89,10 @@ def read_library(root: Path) -> tuple[dict[str, list[str]], list[Function]]:
     for name, text in library_files(root):
         lines[name] = text.split("\n")
         functions += functions_of(name, text)
-    print(f"{len(lines)} files, {len(functions)} functions, {sum(f.is_test for f in functions)} of them in tests", flush=True)
+    print(
+        f"{len(lines)} files, {len(functions)} functions, {sum(f.is_test for f in functions)} of them in tests",
+        flush=True,
+    )
     return lines, functions
 
 
@@ -83,7 +100,7 @@ def length_law(tokenizer: PreTrainedTokenizerFast, lines: dict[str, list[str]], 
     """The law with this tokenizer's characters a token, measured on a sample of files."""
     sample = "\n".join("\n".join(lines[name]) for name in sorted(lines)[::40])
     ratio = len(sample) / len(tokenizer.encode(sample, add_special_tokens=False, verbose=False))
-    return LengthLaw(**LAW, max_response_tokens=max_response_tokens, chars_per_token=ratio)
+    return LengthLaw(MEDIAN_PROMPT_TOKENS, SIGMA, MAX_PROMPT_TOKENS, max_response_tokens, ratio)
 
 
 def make_target(options: argparse.Namespace, lines: dict[str, list[str]], functions: list[Function]) -> None:
@@ -100,13 +117,23 @@ def make_target(options: argparse.Namespace, lines: dict[str, list[str]], functi
         print(f"{len(made)} conversations, left out: {dict(left_out)}", flush=True)
     probe = [f for f in functions if split_of(f.file) == "probe" and not f.is_test]
     held_out = [_sequence(c) for c in make_conversations(probe, lines, tokenizer, law, rng)[0]][::HELD_OUT_EVERY]
-    training = Training(options.target_minutes, options.budget_tokens, options.device, options.seed, OPTIM, 60.0 * options.target_minutes / 30)
+    training = Training(
+        options.target_minutes,
+        options.budget_tokens,
+        options.device,
+        options.seed,
+        OPTIM,
+        60.0 * options.target_minutes / 30,
+    )
     model = build_language_model(VOCAB_SIZE, options.seed)
     curve = train_language_model(model, train, held_out, training)
     save_target(model, tokenizer, options.out / "target")
+    on_cuda = options.device == "cuda"
     record = {
-        "device": torch.cuda.get_device_name() if options.device == "cuda" else f"cpu, {torch.get_num_threads()} threads",
-        "training": asdict(training), "train_sequences": len(train), "train_tokens_a_pass": int(sum(map(len, train))),
+        "device": torch.cuda.get_device_name() if on_cuda else f"cpu, {torch.get_num_threads()} threads",
+        "training": asdict(training),
+        "train_sequences": len(train),
+        "train_tokens_a_pass": int(sum(map(len, train))),
         "curve": [asdict(point) for point in curve],
     }
     (options.out / "target_training.json").write_text(json.dumps(record, indent=1))
@@ -115,17 +142,19 @@ def make_target(options: argparse.Namespace, lines: dict[str, list[str]], functi
 @torch.no_grad()
 def save_target(model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast, path: Path) -> None:
     """bf16, with the mask row scaled."""
-    model = model.to("cpu")
+    nn.Module.to(model, "cpu")
     row = model.model.embed_tokens.weight[MASK_ID]
     row.mul_(MASK_ROW_NORM / row.norm())
-    model.to(torch.bfloat16).save_pretrained(path, safe_serialization=True)
+    nn.Module.to(model, torch.bfloat16)
+    model.save_pretrained(path, safe_serialization=True)
     tokenizer.save_pretrained(path)
 
 
 def make_responses(options: argparse.Namespace, lines: dict[str, list[str]], functions: list[Function]) -> None:
     """Every conversation of the library proper, with a sampled response; greedy ones for the prompts."""
     tokenizer = AutoTokenizer.from_pretrained(options.out / "target")
-    model = Qwen3ForCausalLM.from_pretrained(options.out / "target", dtype=torch.float32).to(options.device)
+    model = Qwen3ForCausalLM.from_pretrained(options.out / "target", dtype=torch.float32)
+    nn.Module.to(model, options.device)
     law = length_law(tokenizer, lines, TRAINED_RESPONSE_TOKENS)
     proper = [f for f in functions if not f.is_test]
     made, left_out = make_conversations(proper, lines, tokenizer, law, np.random.default_rng(options.seed + 1))
@@ -133,16 +162,19 @@ def make_responses(options: argparse.Namespace, lines: dict[str, list[str]], fun
     columns: dict[str, list[object]] = {name: [] for name in SAMPLED_SCHEMA.names}
     for temperature, splits in ((TEMPERATURE, ("train", "probe")), (0.0, ("prompts",))):
         chosen = [c for c in made if split_of(c.file) in splits]
-        responses = sample_responses(model, [c.prompt for c in chosen], CAP, temperature, options.batch_tokens, options.seed)
+        responses = sample_responses(
+            model, [c.prompt for c in chosen], CAP, temperature, options.batch_tokens, options.seed
+        )
         for c, r in zip(chosen, responses, strict=True):
             values = (c.file, split_of(c.file), c.prompt, r.tokens, r.ending.value, c.response)
             for name, value in zip(SAMPLED_SCHEMA.names, values, strict=True):
                 columns[name].append(value)
         print(f"{len(chosen)} responses at temperature {temperature}", flush=True)
     table = pa.table(columns, schema=SAMPLED_SCHEMA)
-    with pa.OSFile(str(options.out / "sampled.arrow"), "wb") as sink, pa.ipc.new_file(
-        sink, table.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")
-    ) as writer:
+    with (
+        pa.OSFile(str(options.out / "sampled.arrow"), "wb") as sink,
+        pa.ipc.new_file(sink, table.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer,
+    ):
         writer.write_table(table)
 
 

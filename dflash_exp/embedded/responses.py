@@ -5,6 +5,7 @@ In: prompts as ids. Out: responses as ids with how each ended: `eos`, `cap` (the
 
 from dataclasses import dataclass
 from enum import Enum
+from typing import Any
 
 import numpy as np
 import torch
@@ -62,9 +63,9 @@ def cut(tokens: list[int], cap: int) -> Response:
 def sample_responses(
     model: Qwen3ForCausalLM, prompts: list[list[int]], cap: int, temperature: float, batch_tokens: int, seed: int
 ) -> list[Response]:
-    """One response a prompt; prompts of like length share a left-padded batch of `batch_tokens`, new tokens included."""
+    """One response a prompt; like lengths share a left-padded batch of `batch_tokens`, new tokens included."""
     torch.manual_seed(seed)
-    model.eval()
+    generator: Any = model.eval()  # transformers annotates `generate` in a way that its own models do not satisfy
     device = model.device
     responses: list[Response | None] = [None] * len(prompts)
     order = sorted(range(len(prompts)), key=lambda i: len(prompts[i]))
@@ -74,10 +75,16 @@ def sample_responses(
         order = order[: -len(rows)]
         width = max(len(prompts[i]) for i in rows)
         tokens_BT = torch.tensor([[PAD_ID] * (width - len(prompts[i])) + prompts[i] for i in rows], device=device)
-        out = model.generate(
-            tokens_BT, attention_mask=(tokens_BT != PAD_ID).long(), max_new_tokens=cap, do_sample=temperature > 0,
-            temperature=temperature if temperature > 0 else None, top_k=0 if temperature > 0 else None,
-            suppress_tokens=[MASK_ID, PAD_ID], pad_token_id=PAD_ID, eos_token_id=END_ID,
+        out = generator.generate(
+            tokens_BT,
+            attention_mask=(tokens_BT != PAD_ID).long(),
+            max_new_tokens=cap,
+            do_sample=temperature > 0,
+            temperature=temperature if temperature > 0 else None,
+            top_k=0 if temperature > 0 else None,
+            suppress_tokens=[MASK_ID, PAD_ID],
+            pad_token_id=PAD_ID,
+            eos_token_id=END_ID,
         )
         for i, row in zip(rows, out[:, width:].tolist(), strict=True):
             responses[i] = cut(row, cap)

@@ -1,7 +1,7 @@
 """The embedded target's tokenizer: byte-level BPE, five special tokens and a chat template with generation marks.
 
-In: texts. Out: a `PreTrainedTokenizerFast` that loads with `AutoTokenizer` and no network. The assistant's turn ends with
-`<|end|>`, which is eos and is supervised; `<|mask|>` is the drafter's mask token and stands in no text.
+In: texts. Out: a `PreTrainedTokenizerFast` that loads with `AutoTokenizer` and no network. The assistant's turn ends
+with `<|end|>`, which is eos and is supervised; `<|mask|>` is the drafter's mask token and stands in no text.
 """
 
 from collections.abc import Iterable
@@ -36,8 +36,13 @@ def train_tokenizer(texts: Iterable[str], vocab_size: int) -> PreTrainedTokenize
     )
     bpe.train_from_iterator(texts, trainer)
     tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=bpe, pad_token=PAD, mask_token=MASK, eos_token=END,
-        additional_special_tokens=[USER, ASSISTANT], model_max_length=2048, clean_up_tokenization_spaces=False,
+        tokenizer_object=bpe,
+        pad_token=PAD,
+        mask_token=MASK,
+        eos_token=END,
+        additional_special_tokens=[USER, ASSISTANT],
+        model_max_length=2048,
+        clean_up_tokenization_spaces=False,
     )
     tokenizer.chat_template = CHAT_TEMPLATE
     return tokenizer

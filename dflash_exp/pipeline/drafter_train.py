@@ -1,7 +1,7 @@
 """The drafter stage of the line: gradients add up over a step's batches, then one update.
 
-In: features in plan order. Out: a `StepResult` a step. The learning rate and the loss's denominator come from a schedule
-that is known before the run begins: one `StepSetting` for each optimizer step.
+In: features in plan order. Out: a `StepResult` a step. The learning rate and the loss's denominator come from a
+schedule that is known before the run begins: one `StepSetting` for each optimizer step.
 """
 
 from collections.abc import Iterable, Iterator
@@ -73,9 +73,7 @@ class DrafterTrainer:
 
 def read_sums(sums: BatchSums) -> LossSums:
     """Read a batch's sums off the device (waits for it)."""
-    return LossSums(
-        float(sums.loss), sums.weight, int(sums.correct), sums.slots, int(sums.accepted), sums.anchors
-    )
+    return LossSums(float(sums.loss), sums.weight, int(sums.correct), sums.slots, int(sums.accepted), sums.anchors)
 
 
 def total(parts: Iterable[LossSums]) -> LossSums:
