@@ -8,18 +8,20 @@ from types import ModuleType
 import pytest
 
 from dflash_exp.cli import main
+from dflash_exp.compose import compose
 from dflash_exp.config import Config, EvaluateOptions, identity
+from dflash_exp.door import to_yaml
 from dflash_exp.suggest import ConfigError
 
 
 class FakeExperiment(ModuleType):
-    """Stands in for dflash_exp.experiment: notes what it is handed and answers as told."""
+    """Stands in for experiment, planning and scoring: notes what it is handed and answers as told."""
 
     def __init__(self, answer: Callable[[Config], int]) -> None:
-        super().__init__("dflash_exp.experiment")
+        super().__init__("fake")
         self.configs: list[Config] = []
         self.overrides: list[list[str]] = []
-        self.evaluated: list[tuple[str, EvaluateOptions]] = []
+        self.evaluated: list[tuple[Path, Config | None, EvaluateOptions]] = []
         self.answer = answer
 
     def run(self, config: Config, overrides: list[str]) -> int:
@@ -30,8 +32,8 @@ class FakeExperiment(ModuleType):
         self.configs.append(config)
         return self.answer(config)
 
-    def evaluate(self, path: str, options: EvaluateOptions) -> int:
-        self.evaluated.append((path, options))
+    def evaluate(self, path: Path, config: Config | None, options: EvaluateOptions) -> int:
+        self.evaluated.append((path, config, options))
         return 0
 
 
@@ -45,7 +47,8 @@ def faked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Faked:
 
     def put(answer: Callable[[Config], int]) -> FakeExperiment:
         fake = FakeExperiment(answer)
-        monkeypatch.setitem(sys.modules, "dflash_exp.experiment", fake)
+        for name in ("experiment", "planning", "scoring"):
+            monkeypatch.setitem(sys.modules, f"dflash_exp.{name}", fake)
         return fake
 
     return put
@@ -145,8 +148,20 @@ def test_plans_of_a_sweep_do_not_overwrite_one_another(faked: Faked) -> None:
 
 def test_evaluate_hands_on_what_was_said_and_leaves_the_rest_to_the_run(faked: Faked) -> None:
     fake = faked(done)
-    assert main(["evaluate", "runs/x", "--limit", "3", "--temperature", "0.5"]) == 0
-    assert fake.evaluated == [("runs/x", EvaluateOptions(None, None, None, 0.5, 3, None))]
+    Path("run").mkdir()
+    Path("run/config.yaml").write_text(to_yaml(compose(["seed=7"])))
+    Path("drafter").mkdir()
+    for path in ("run", "drafter"):
+        assert main(["evaluate", path, "--limit", "3", "--temperature", "0.5"]) == 0
+    options = EvaluateOptions(None, None, None, 0.5, 3, None)
+    assert fake.evaluated == [(Path("run"), compose(["seed=7"]), options), (Path("drafter"), None, options)]
+
+
+def test_evaluate_needs_a_directory(faked: Faked, capsys: pytest.CaptureFixture[str]) -> None:
+    fake = faked(done)
+    assert main(["evaluate", "nowhere"]) == 2
+    assert "PATH must be a run's directory or a drafter's, got nowhere" in capsys.readouterr().err
+    assert fake.evaluated == []
 
 
 @pytest.mark.parametrize(
