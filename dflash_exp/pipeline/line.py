@@ -11,7 +11,7 @@ from typing import Protocol, TypeVar
 
 import torch
 
-from dflash_exp.messages import BatchPlan, StepResult, TargetFeatures, TokenBatch
+from dflash_exp.messages import BatchPlan, StepResult, StepTiming, TargetFeatures, TokenBatch
 
 In = TypeVar("In")
 Out = TypeVar("Out")
@@ -53,32 +53,24 @@ class Stages:
     drafter: DrafterStage
 
 
-@dataclass(frozen=True)
-class StepTiming:
-    """Seconds that each stage was busy during one step, and the step's own."""
-
-    prefetch_s: float
-    target_s: float
-    drafter_s: float
-    step_s: float
-
-
 def run_lockstep(
     steps: Iterable[tuple[BatchPlan, ...]], stages: Stages, threads: Threads
 ) -> Iterator[tuple[StepResult, StepTiming]]:
     """Train on `steps` in order, each batch through all stages before the next; yields after every optimizer step."""
     default = torch.get_num_threads()
-    for step in steps:
-        watch = _Watch()
-        for plan in step:
-            batch = watch.timed("prefetch", stages.prefetch, plan)
-            torch.set_num_threads(threads.target or default)
-            features = watch.timed("target", stages.target, batch)
-            torch.set_num_threads(threads.drafter or default)
-            watch.timed("drafter", stages.drafter.accumulate, features)
-        result = watch.timed("drafter", lambda _: stages.drafter.finish(), None)
-        yield result, watch.timing()
-    torch.set_num_threads(default)
+    try:
+        for step in steps:
+            watch = _Watch()
+            for plan in step:
+                batch = watch.timed("prefetch", stages.prefetch, plan)
+                torch.set_num_threads(threads.target or default)
+                features = watch.timed("target", stages.target, batch)
+                torch.set_num_threads(threads.drafter or default)
+                watch.timed("drafter", stages.drafter.accumulate, features)
+            result = watch.timed("drafter", lambda _: stages.drafter.finish(), None)
+            yield result, watch.timing()
+    finally:  # a sweep's next run must not inherit the threads of one that failed
+        torch.set_num_threads(default)
 
 
 class _Watch:

@@ -1,0 +1,115 @@
+"""The line in lockstep is a for-loop: each batch through every stage before the next, and every stage's seconds."""
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from dflash_exp.messages import BatchPlan, LossSums, StepResult, TargetFeatures, TokenBatch
+from dflash_exp.pipeline.line import Stages, Threads, run_lockstep
+
+EMPTY = torch.empty(0, dtype=torch.int64)
+RESULT = StepResult(0, LossSums(0.0, 0.0, 0, 0, 0, 0), {}, [], 1, 1, False, 0.1, 1.0, False)
+
+
+class Recorder:
+    """All three stages: notes who did what under how many threads; the clock stands in for work."""
+
+    def __init__(self, spend: Callable[[float], None] = lambda _: None) -> None:
+        self.seen: list[tuple[str, int]] = []
+        self.threads: dict[str, int] = {}
+        self.spend = spend
+
+    def prefetch(self, plan: BatchPlan) -> TokenBatch:
+        self.note("prefetch", plan.number)
+        self.spend(1.0)
+        return TokenBatch(plan, EMPTY, EMPTY, EMPTY, EMPTY, EMPTY)
+
+    def target(self, batch: TokenBatch) -> TargetFeatures:
+        self.note("target", batch.plan.number)
+        self.spend(10.0)
+        return TargetFeatures(batch, EMPTY)
+
+    def accumulate(self, features: TargetFeatures) -> None:
+        self.note("drafter", features.batch.plan.number)
+        self.spend(100.0)
+
+    def finish(self) -> StepResult:
+        self.note("finish", -1)
+        self.spend(1000.0)
+        return replace(RESULT, buckets=[number for stage, number in self.seen if stage == "drafter"])
+
+    def note(self, stage: str, number: int) -> None:
+        self.seen.append((stage, number))
+        self.threads[stage] = torch.get_num_threads()
+
+    def stages(self) -> Stages:
+        return Stages(self.prefetch, self.target, self)
+
+
+def steps_of(*sizes: int) -> list[tuple[BatchPlan, ...]]:
+    numbers = iter(range(sum(sizes)))
+    return [tuple(BatchPlan(next(numbers), 0, s, 0, 0, np.arange(1)) for _ in range(n)) for s, n in enumerate(sizes)]
+
+
+def test_every_batch_goes_through_all_stages_before_the_next_and_steps_end_with_an_update() -> None:
+    recorder = Recorder()
+    list(run_lockstep(steps_of(2, 1), recorder.stages(), Threads(None, None)))
+    stages = ("prefetch", "target", "drafter")
+    assert recorder.seen == [
+        *((stage, 0) for stage in stages), *((stage, 1) for stage in stages), ("finish", -1),
+        *((stage, 2) for stage in stages), ("finish", -1),
+    ]  # fmt: skip
+
+
+def test_a_step_is_handed_out_before_the_next_one_begins() -> None:
+    recorder = Recorder()
+    line = run_lockstep(steps_of(1, 1), recorder.stages(), Threads(None, None))
+    assert next(line)[0].buckets == [0]
+    assert recorder.seen[-1] == ("finish", -1) and len(recorder.seen) == 4
+    assert next(line)[0].buckets == [0, 1]
+
+
+def test_the_plan_is_asked_for_one_step_at_a_time() -> None:
+    steps = iter(steps_of(1, 1, 1))
+    next(run_lockstep(steps, Recorder().stages(), Threads(None, None)))
+    assert [step[0].number for step in steps] == [1, 2]
+
+
+def test_each_stage_s_seconds_are_its_own_and_the_update_is_the_drafter_s(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s = [0.0]
+    monkeypatch.setattr(time, "perf_counter", lambda: now_s[0])
+
+    def spend(seconds: float) -> None:
+        now_s[0] += seconds
+
+    timings = [timing for _, timing in run_lockstep(steps_of(2, 1), Recorder(spend).stages(), Threads(None, None))]
+    assert (timings[0].prefetch_s, timings[0].target_s, timings[0].drafter_s) == (2.0, 20.0, 1200.0)
+    assert timings[0].step_s == 1222.0
+    assert (timings[1].prefetch_s, timings[1].target_s, timings[1].drafter_s) == (1.0, 10.0, 1100.0)
+
+
+def test_each_stage_has_its_own_number_of_threads_and_torch_s_comes_back() -> None:
+    before, recorder = torch.get_num_threads(), Recorder()
+    list(run_lockstep(steps_of(1, 1), recorder.stages(), Threads(before + 1, before + 2)))
+    assert recorder.threads["target"] == before + 1
+    assert recorder.threads["drafter"] == recorder.threads["finish"] == before + 2
+    assert torch.get_num_threads() == before
+
+
+def test_a_failing_stage_takes_the_line_down_with_its_own_error_and_leaves_torch_s_threads() -> None:
+    def fails(_: TokenBatch) -> TargetFeatures:
+        raise ArithmeticError("the target's own")
+
+    before, stages = torch.get_num_threads(), replace(Recorder().stages(), target=fails)
+    with pytest.raises(ArithmeticError, match="the target's own"):
+        list(run_lockstep(steps_of(1), stages, Threads(before + 1, None)))
+    assert torch.get_num_threads() == before
+
+
+def test_less_than_one_thread_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"pipeline\.threads\.drafter must be >= 1, got 0; null"):
+        Threads(None, 0)
