@@ -15,7 +15,7 @@ from rich.console import Console
 from dflash_exp.checkpoint import save_drafter
 from dflash_exp.config import Config, plain, run_directory
 from dflash_exp.data.collate import Collator
-from dflash_exp.data.store import TooLong, read_split
+from dflash_exp.data.store import TooLong, read_manifest, read_split
 from dflash_exp.decode import DecodeConfig
 from dflash_exp.distributed import choose_device
 from dflash_exp.drafter.model import Drafter, initialise, resolve_shape
@@ -95,6 +95,7 @@ def build(config: Config, planned: Planned) -> Built:
     torch.use_deterministic_algorithms(config.deterministic)
     device = choose_device(config.topology)
     target = load(config.target, device, lambda shape, mask_id: resolve_shape(config.drafter, shape, mask_id))
+    check_vocabulary(config, target.drafter_shape.vocab_size)
     drafter = target.new_drafter()
     initialise(drafter, config.seeds.init, target.model.final_norm_weight_H)
     optimizer = build_optimizer(config.optim, drafter.named_parameters())
@@ -116,6 +117,16 @@ def build(config: Config, planned: Planned) -> Built:
         probe=build_probe(config, planned, target, step),
         trained=trained,
     )
+
+
+def check_vocabulary(config: Config, vocab_size: int) -> None:
+    """ValueError where the store may hold ids that the target does not know."""
+    stated = read_manifest(config.data.folder)["vocab_size"]
+    if stated > vocab_size:
+        raise ValueError(
+            f"data.path must be tokenised for the target, whose vocabulary is {vocab_size}, got a store for {stated}; "
+            "prepare it with the target's tokenizer"
+        )
 
 
 def build_probe(config: Config, planned: Planned, target: LoadedTarget, step: DrafterStep) -> Probe:

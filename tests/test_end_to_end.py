@@ -239,6 +239,14 @@ def test_a_store_that_was_changed_is_refused(world: World) -> None:
     assert "train.arrow must have the hash its manifest states" in refused(world, f"data.path={folder}")
 
 
+def test_a_store_for_a_larger_vocabulary_than_the_target_s_is_refused(world: World) -> None:
+    row = Row([1, VOCAB_SIZE, 2, 3], [False, True, True, True], "words", "eos")
+    splits = {"train": [row], "probe": [row], "prompts": [row]}
+    write_store(world.root / "foreign", splits, VOCAB_SIZE + 1)
+    line = refused(world, f"data.path={world.root / 'foreign'}")
+    assert line.startswith(f"data.path must be tokenised for the target, whose vocabulary is {VOCAB_SIZE}")
+
+
 @pytest.mark.parametrize("split", ["probe", "prompts"])
 def test_a_store_without_a_split_that_the_run_needs_is_refused_before_training(world: World, split: str) -> None:
     def leave_out(folder: Path) -> None:

@@ -15,6 +15,7 @@ import json
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -112,8 +113,8 @@ class Conversations:
         return self.tokens(row)[: int(supervised.argmax()) if supervised.any() else len(supervised)]
 
 
-def read_manifest(folder: Path) -> dict[str, dict]:
-    """The splits of a store; ValueError names what is missing."""
+def read_manifest(folder: Path) -> dict[str, Any]:
+    """What a store says of itself; ValueError names what is missing."""
     path = folder / "manifest.json"
     if not path.is_file():
         raise ValueError(
