@@ -1,0 +1,95 @@
+"""What a run's plan knows of each step before it happens, and what the verb `plan` leaves."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dflash_exp.cli import main
+from dflash_exp.compose import compose
+from dflash_exp.data.prepare import Row, write_store
+from dflash_exp.plan.batches import TokenBudget
+from dflash_exp.plan.buckets import Single
+from dflash_exp.plan.epoch import Planner, PlanSettings
+from dflash_exp.plan.interleave import Shuffle
+from dflash_exp.plan.run_length import EpochSteps
+from dflash_exp.plan.seeds import Seeds
+from dflash_exp.plan.sequences import Sequences
+from dflash_exp.planning import anchor_rule, plan_document, plan_run, step_settings, token_limit
+
+LENGTHS = (8, 12, 6, 20, 9, 15, 7, 11)
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("planning") / "store"
+    rows = [Row([1] * n, [False] * 2 + [True] * (n - 2), "a", "eos") for n in LENGTHS]
+    write_store(folder, {"train": rows}, 10)
+    return folder
+
+
+def overrides(store: Path, *more: str) -> list[str]:
+    small = ["batches.budget_tokens=24", "buckets.n_buckets=2", "steps=null", "epochs=2", "batches_per_step=2"]
+    return ["data=store", f"data.path={store}", *small, *more]
+
+
+def test_a_step_s_share_is_that_of_its_middle_and_its_constant_the_epoch_s() -> None:
+    sequences = Sequences(np.full(5, 4), np.arange(5), np.array([1.0, 2.0, 3.0, 4.0, 5.0]))
+    settings = PlanSettings(Single(), TokenBudget(4, None, False), Shuffle(), 2, Seeds(0, 0, 0, 0))
+    found = step_settings(Planner(sequences, settings), [EpochSteps(0, 3), EpochSteps(1, 2)], np.full(5, 10))
+    # steps of 20, 20, 10 | 20, 20 supervised tokens, 90 in all
+    assert [setting.share for setting in found] == pytest.approx([10 / 90, 30 / 90, 45 / 90, 60 / 90, 80 / 90])
+    assert [setting.epoch_weight_per_step for setting in found] == [5.0] * 5
+    assert {setting.n_batches for setting in found} == {2}
+
+
+def test_a_run_trains_every_sequence_once_an_epoch_and_has_a_setting_for_every_step(store: Path) -> None:
+    planned = plan_run(compose(overrides(store)))
+    steps = list(planned.steps())
+    assert len(steps) == len(planned.settings) == sum(part.n_steps for part in planned.epochs)
+    for epoch in (0, 1):
+        rows = [int(row) for step in steps for plan in step if plan.epoch == epoch for row in plan.sequence_rows]
+        assert sorted(rows) == list(range(len(LENGTHS)))
+    shares = [setting.share for setting in planned.settings]
+    assert shares == sorted(shares) and shares[0] > 0 and shares[-1] < 1
+
+
+@pytest.mark.parametrize(("more", "limit"), [((), 24), (("data.max_tokens=16",), 16), (("data.max_tokens=99",), 24)])
+def test_the_longest_sequence_is_the_smaller_of_limit_and_budget(
+    store: Path, more: tuple[str, ...], limit: int
+) -> None:
+    assert token_limit(compose(overrides(store, *more))) == limit
+
+
+def test_anchors_follow_their_own_seed_the_epoch_and_the_row() -> None:
+    supervised = np.ones(60, dtype=bool)
+    rule = anchor_rule(compose(["drafter.anchors=5"]))
+    first = rule(0, 3, supervised).tolist()
+    assert len(first) == 5 and first == sorted(first)
+    others = [rule(1, 3, supervised), rule(0, 4, supervised)]
+    others.append(anchor_rule(compose(["drafter.anchors=5", "seeds.anchors=1"]))(0, 3, supervised))
+    assert all(other.tolist() != first for other in others)
+    same = anchor_rule(compose(["drafter.anchors=5", "seeds.order=1", "seeds.data=1", "interleave=shuffle"]))
+    assert same(0, 3, supervised).tolist() == first
+
+
+def test_the_share_of_the_learning_rate_is_null_where_the_run_ends_within_the_epoch(store: Path) -> None:
+    for more, known in ((("epochs=1",), True), (("epochs=null", "steps=1"), False)):
+        config = compose(overrides(store, *more))
+        assert (plan_document(config, plan_run(config))["lr_share"] is not None) == known
+
+
+@pytest.mark.parametrize("from_counts", [True, False])
+def test_the_verb_plan_leaves_plan_and_order_and_never_over_another(
+    store: Path, tmp_path: Path, from_counts: bool
+) -> None:
+    asked = ["plan.counts=[5,3]"] if from_counts else overrides(store)
+    for _ in range(2):
+        assert main(["plan", *asked, f"plan.out={tmp_path / 'out'}"]) == 0
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["out", "out-2"]
+    document = json.loads((tmp_path / "out" / "plan.json").read_text())
+    order = np.load(tmp_path / "out" / "order.npy")
+    assert np.bincount(order).tolist() == document["counts"]
+    assert document["counts"] == [5, 3] or not from_counts
+    assert (document["edges"] is None) == from_counts
