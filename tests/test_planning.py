@@ -51,6 +51,8 @@ def test_a_run_trains_every_sequence_once_an_epoch_and_has_a_setting_for_every_s
     for epoch in (0, 1):
         rows = [int(row) for step in steps for plan in step if plan.epoch == epoch for row in plan.sequence_rows]
         assert sorted(rows) == list(range(len(LENGTHS)))
+        numbers = [plan.number for step in steps for plan in step if plan.epoch == epoch]
+        assert numbers == list(range(len(numbers)))
     shares = [setting.share for setting in planned.settings]
     assert shares == sorted(shares) and shares[0] > 0 and shares[-1] < 1
 
