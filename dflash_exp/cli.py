@@ -74,7 +74,7 @@ def plan(arguments: list[str]) -> int:
     jobs = compose_jobs(arguments)
     if not jobs:
         return DONE
-    from dflash_exp.experiment import show_plan
+    from dflash_exp.planning import show_plan
 
     return _in_turn(jobs, lambda job: show_plan(_with_a_folder_of_its_own(job)))
 
@@ -88,7 +88,7 @@ def evaluate(arguments: list[str]) -> int:
     options = EvaluateOptions(
         given.target, given.prompts, given.max_new_tokens, given.temperature, given.limit, given.checkpoint
     )
-    from dflash_exp.experiment import evaluate as decode_for_real
+    from dflash_exp.scoring import evaluate as decode_for_real
 
     path = Path(given.path)
     if not path.is_dir():

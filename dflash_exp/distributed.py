@@ -34,11 +34,19 @@ class Topology:
 
 def choose_device(topology: Topology) -> torch.device:
     """The device of this process's target and drafter; ValueError for what is not there or not built."""
-    several = {"nodes": topology.nodes, "ranks_per_node": topology.ranks_per_node, "target_workers": topology.target_workers}
+    several = {
+        "nodes": topology.nodes,
+        "ranks_per_node": topology.ranks_per_node,
+        "target_workers": topology.target_workers,
+    }
     for name, count in several.items():
         if count != 1:
-            raise ValueError(f"topology.{name} must be 1 with pipeline=lockstep, got {count}; one rank trains the whole plan")
+            raise ValueError(
+                f"topology.{name} must be 1 with pipeline=lockstep, got {count}; one rank trains the whole plan"
+            )
     found = torch.cuda.is_available()
     if topology.device is Device.cuda and not found:
-        raise ValueError("topology gpu1 needs 1 CUDA device, found 0; use topology=cpu, or topology=auto to take what is there")
+        raise ValueError(
+            "topology gpu1 needs 1 CUDA device, found 0; use topology=cpu, or topology=auto to take what is there"
+        )
     return torch.device("cuda" if found and topology.device is not Device.cpu else "cpu")

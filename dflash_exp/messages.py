@@ -103,6 +103,16 @@ class StepResult:
 
 
 @dataclass(frozen=True)
+class StepTiming:
+    """Seconds that each stage was busy during one optimizer step, and the step's own."""
+
+    prefetch_s: float
+    target_s: float
+    drafter_s: float
+    step_s: float
+
+
+@dataclass(frozen=True)
 class StepRecord:
     """One optimizer step, as it is written to metrics.jsonl."""
 

@@ -69,11 +69,18 @@ def _require(holds: bool, key: str, rule: str, value: object) -> None:
 def _check_common(config: AdamW | Muon) -> None:
     _require(config.lr >= 0, "optim.lr", "be >= 0", config.lr)
     _require(config.weight_decay >= 0, "optim.weight_decay", "be >= 0", config.weight_decay)
-    _require(len(config.betas) == 2 and all(0 <= b < 1 for b in config.betas), "optim.betas", "be two numbers in [0, 1)", config.betas)
+    _require(
+        len(config.betas) == 2 and all(0 <= b < 1 for b in config.betas),
+        "optim.betas",
+        "be two numbers in [0, 1)",
+        config.betas,
+    )
     _require(0 <= config.warmup_share < 1, "optim.warmup_share", "be in [0, 1)", config.warmup_share)
     _require(0 <= config.decay_share <= 1, "optim.decay_share", "be in [0, 1]", config.decay_share)
     _require(
-        config.warmup_share + config.decay_share <= 1, "optim.warmup_share + optim.decay_share", "be <= 1",
+        config.warmup_share + config.decay_share <= 1,
+        "optim.warmup_share + optim.decay_share",
+        "be <= 1",
         config.warmup_share + config.decay_share,
     )
     _require(config.max_grad_norm > 0, "optim.max_grad_norm", "be > 0", config.max_grad_norm)
@@ -139,4 +146,6 @@ def _adamw(parameters: list[nn.Parameter], lr: float, config: AdamW | Muon) -> t
     decayed: list[Tensor] = [p for p in parameters if p.ndim >= 2]
     plain: list[Tensor] = [p for p in parameters if p.ndim < 2]
     groups = [{"params": decayed, "weight_decay": config.weight_decay}, {"params": plain, "weight_decay": 0.0}]
-    return torch.optim.AdamW([g for g in groups if g["params"]], lr=lr, betas=(config.betas[0], config.betas[1]), fused=True)
+    return torch.optim.AdamW(
+        [g for g in groups if g["params"]], lr=lr, betas=(config.betas[0], config.betas[1]), fused=True
+    )

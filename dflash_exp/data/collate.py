@@ -28,7 +28,8 @@ class Collator:
         tokens = [self._conversations.tokens(row).astype(np.int64) for row in plan.sequence_rows]
         supervised = [np.array(self._conversations.supervised(row)) for row in plan.sequence_rows]
         anchors = [
-            self._choose_anchors(plan.epoch, int(row), mask) for row, mask in zip(plan.sequence_rows, supervised, strict=True)
+            self._choose_anchors(plan.epoch, int(row), mask)
+            for row, mask in zip(plan.sequence_rows, supervised, strict=True)
         ]
         return TokenBatch(
             plan=plan,

@@ -75,7 +75,9 @@ def functions_of(file: str, text: str) -> list[Function]:
         if not isinstance(node, ast.ClassDef):
             rest = node.body[1:] if ast.get_docstring(node, clean=False) is not None else node.body
             if rest and node.end_lineno and rest[0].lineno - 1 > node.lineno - 1:
-                found.append(Function(file, start, _body_line(node, rest[0]), node.end_lineno, tuple(openings), is_test))
+                found.append(
+                    Function(file, start, _body_line(node, rest[0]), node.end_lineno, tuple(openings), is_test)
+                )
         openings.append(start)
     return found
 
@@ -102,5 +104,7 @@ def _body_line(node: ast.FunctionDef | ast.AsyncFunctionDef, first: ast.stmt) ->
     before = node.body[0].end_lineno if node.body[0] is not first else None
     if before is not None:
         return before
-    decorators = first.decorator_list if isinstance(first, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) else []
+    decorators = (
+        first.decorator_list if isinstance(first, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) else []
+    )
     return min([first.lineno, *(d.lineno for d in decorators)]) - 1

@@ -5,13 +5,15 @@ In: what a step did and how long it took. Out: flat dictionaries for metrics.jso
 """
 
 from collections.abc import Mapping
+from typing import Any
 
-from dflash_exp.messages import LossSums, StepResult
+from dflash_exp.messages import LossSums, StepResult, StepTiming
 
 TIMING_PREFIXES = ("pipeline/", "channel/", "throughput/", "progress/", "checkpoint/")
 """A field under one of these, and `time_s`, may differ between two runs that are the same."""
 
-Metrics = dict[str, float | int | bool | list[int]]
+Metrics = dict[str, Any]
+"""Numbers, flags and lists of bucket indices, as JSON holds them."""
 
 
 def is_timing(name: str) -> bool:
@@ -58,9 +60,20 @@ def probe_metrics(by_bucket: Mapping[int, LossSums]) -> Metrics:
     whole = LossSums(0.0, 0.0, 0, 0, 0, 0)
     for sums in by_bucket.values():
         whole = whole + sums
-    everything = loss_metrics("probe", whole)
-    metrics: Metrics = {name: everything[name] for name in ("probe/loss", "probe/tau_teacher_forced") if name in everything}
+    metrics = {name: value for name, value in loss_metrics("probe", whole).items() if name != "probe/accuracy"}
     for bucket, sums in by_bucket.items():
         if sums.weight > 0:
             metrics[f"probe/bucket/{bucket}/loss"] = sums.loss / sums.weight
     return metrics
+
+
+def timing_metrics(timing: StepTiming, tokens: int, share: float, elapsed_s: float) -> Metrics:
+    """Where the step's time went, and how much of the run is left. `share` of the run's steps are done."""
+    return {
+        "pipeline/prefetch_busy_s": round(timing.prefetch_s, 6),
+        "pipeline/target_busy_s": round(timing.target_s, 6),
+        "pipeline/drafter_busy_s": round(timing.drafter_s, 6),
+        "throughput/tokens_per_s": round(tokens / timing.step_s, 1),
+        "progress/epoch_share": round(share, 6),
+        "progress/eta_s": round(elapsed_s * (1 - share) / share, 1),
+    }

@@ -15,8 +15,15 @@ class ProgressLine:
         self._console = console
         self._n_steps = n_steps
         self._clock = clock
+        self._started_s = clock()
         self._printed_s = float("-inf")
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[shown]}"), TimeElapsedColumn())
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[shown]}"),
+            TimeElapsedColumn(),
+        )
         self._bar = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
         self._task = self._bar.add_task("train", total=n_steps, shown="")
 
@@ -27,16 +34,13 @@ class ProgressLine:
     def __exit__(self, *_: object) -> None:
         self._bar.stop()
 
-    def update(self, step: int, loss: float | None, probe_loss: float | None, tokens_per_s: float, eta_s: float) -> None:
+    def update(self, step: int, loss: float | None, probe_loss: float | None, tokens_per_s: float) -> None:
         """Show where the run is."""
-        shown = " ".join(
-            [
-                "loss -" if loss is None else f"loss {loss:.3f}",
-                "" if probe_loss is None else f"probe {probe_loss:.3f}",
-                f"{tokens_per_s:,.0f} tok/s",
-                f"{duration(eta_s)} left",
-            ]
-        )
+        elapsed_s = self._clock() - self._started_s
+        parts = ["loss -" if loss is None else f"loss {loss:.3f}"]
+        parts += [] if probe_loss is None else [f"probe {probe_loss:.3f}"]
+        parts += [f"{tokens_per_s:,.0f} tok/s", f"{duration(elapsed_s / step * (self._n_steps - step))} left"]
+        shown = "  ".join(parts)
         if self._console.is_terminal:
             self._bar.update(self._task, completed=step, shown=shown)
         elif self._clock() - self._printed_s >= PLAIN_EVERY_S or step == self._n_steps:

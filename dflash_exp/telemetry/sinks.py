@@ -17,7 +17,10 @@ class JsonlSink:
         self._file.write(line + "\n")
         self._file.flush()
 
-    def close(self) -> None:
+    def __enter__(self) -> "JsonlSink":
+        return self
+
+    def __exit__(self, *_: object) -> None:
         self._file.close()
 
 

@@ -1,0 +1,124 @@
+"""A run's plan from its configuration: ids, lengths and weights, no model. The verb `plan` shows it.
+
+In: a checked `Config`. Out: `Planned` (every optimizer step of the run, and what the plan knows of each), or plan.json.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from rich.console import Console
+
+from dflash_exp.config import Config
+from dflash_exp.data.store import Conversations, read_split
+from dflash_exp.drafter.anchors import candidates, choose_anchors, expected_weight
+from dflash_exp.messages import BatchPlan
+from dflash_exp.optim import lr_scale
+from dflash_exp.pipeline.drafter_train import StepSetting
+from dflash_exp.plan.diagnosis import diagnose, diagnose_order
+from dflash_exp.plan.epoch import Planner, PlanSettings, draw_order
+from dflash_exp.plan.run_length import EpochSteps, RunLength, resolve_length
+from dflash_exp.plan.sequences import Sequences
+from dflash_exp.run_directory import free_directory, write_json
+from dflash_exp.suggest import ConfigError
+from dflash_exp.summary import print_plan
+
+
+@dataclass(frozen=True)
+class Planned:
+    """Everything about a run that follows from ids and lengths."""
+
+    conversations: Conversations
+    planner: Planner
+    epochs: list[EpochSteps]
+    settings: list[StepSetting]
+    """One for each optimizer step of the run."""
+
+    def steps(self) -> Iterator[tuple[BatchPlan, ...]]:
+        """The batches of every optimizer step, in order."""
+        for part in self.epochs:
+            epoch = self.planner.epoch(part.epoch)
+            yield from (epoch.step(step) for step in range(part.n_steps))
+
+
+def plan_run(config: Config) -> Planned:
+    """Lengths -> buckets -> batches -> order -> steps, for the whole run. Raises ValueError for what cannot be."""
+    conversations = read_split(config.data.folder, "train", token_limit(config), config.data.too_long)
+    anchors, weights = _expectations(config, conversations)
+    sequences = Sequences(conversations.lengths[conversations.rows], conversations.rows, weights, anchors)
+    settings = PlanSettings(config.buckets, config.batches, config.interleave, config.batches_per_step, config.seeds)
+    planner = Planner(sequences, settings)
+    epochs = resolve_length(RunLength(config.epochs, config.steps, config.tokens), planner.epoch)
+    supervised = np.array([conversations.supervised(row).sum() for row in conversations.rows])
+    return Planned(conversations, planner, epochs, step_settings(planner, epochs, supervised))
+
+
+def token_limit(config: Config) -> int:
+    """The longest sequence that is kept as it is: the smaller of data.max_tokens and the budget."""
+    budget_tokens = config.batches.budget_tokens
+    return min(config.data.max_tokens or budget_tokens, budget_tokens)
+
+
+def anchor_rule(config: Config) -> Callable[[int, int, np.ndarray], np.ndarray]:
+    """(epoch, row, supervised mask) -> anchors: a function of the sequence alone."""
+    seed, n_anchors = config.seeds.anchors, config.drafter.anchors
+    return lambda epoch, row, supervised: choose_anchors(seed, epoch, row, candidates(supervised), n_anchors)
+
+
+def step_settings(planner: Planner, epochs: list[EpochSteps], supervised: np.ndarray) -> list[StepSetting]:
+    """Share of the run's supervised tokens at the middle of each step, and its epoch's constant."""
+    sums: list[np.ndarray] = []
+    constants: list[float] = []
+    for part in epochs:
+        plan = planner.epoch(part.epoch)
+        sums.append(plan.step_sums(supervised)[: part.n_steps])
+        constants += [plan.weight_per_step or 0.0] * part.n_steps
+    whole = np.concatenate(sums)
+    shares = (np.cumsum(whole) - whole / 2) / max(1, whole.sum())
+    n_batches = planner.settings.batches_per_step
+    return [StepSetting(float(share), weight, n_batches) for share, weight in zip(shares, constants, strict=True)]
+
+
+def plan_document(config: Config, planned: Planned) -> dict[str, object]:
+    """plan.json of the first epoch; lr_share is null where the run ends within it."""
+    first = planned.planner.epoch(0)
+    optim = config.optim
+    shares = [setting.share for setting in planned.settings[: first.n_steps]]
+    scales = [lr_scale(share, optim.schedule, optim.warmup_share, optim.decay_share) for share in shares]
+    return diagnose(first, optim.lr * np.array(scales) if len(scales) == first.n_steps else None)
+
+
+def show_plan(config: Config) -> int:
+    """Print an epoch and write plan.json and order.npy to `plan.out`, or beside it where that exists."""
+    console = Console()
+    try:
+        order, document = _counted_plan(config) if config.plan.counts is not None else _data_plan(config)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+    print_plan(console, document)
+    out = free_directory(Path(config.plan.out))
+    out.mkdir(parents=True)
+    write_json(out / "plan.json", document)
+    np.save(out / "order.npy", order)
+    console.print(f"plan.json and order.npy are in {out}", highlight=False)
+    return 0
+
+
+def _data_plan(config: Config) -> tuple[np.ndarray, dict[str, object]]:
+    planned = plan_run(config)
+    return planned.planner.epoch(0).order, plan_document(config, planned)
+
+
+def _counted_plan(config: Config) -> tuple[np.ndarray, dict[str, object]]:
+    counts = np.array(config.plan.counts)
+    order = draw_order(config.interleave, counts, config.seeds, 0)
+    return order, diagnose_order(order, counts, config.interleave, config.batches_per_step, config.seeds, 0)
+
+
+def _expectations(config: Config, conversations: Conversations) -> tuple[np.ndarray, np.ndarray]:
+    """Anchors and expected loss weight of every sequence."""
+    drafter, gamma = config.drafter, config.loss.gamma
+    masks = (conversations.supervised(row) for row in conversations.rows)
+    found = [expected_weight(mask, drafter.anchors, drafter.block_size, gamma) for mask in masks]
+    return np.array([n for n, _ in found]), np.array([weight for _, weight in found])
