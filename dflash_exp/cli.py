@@ -53,6 +53,9 @@ def main(arguments: list[str] | None = None) -> int:
         return verb.run(rest)
     except ConfigError as error:
         return _refused(error)
+    except KeyboardInterrupt:
+        print("dflash-exp: interrupted; what the run had written stays in its directory", file=sys.stderr)
+        return FAILED
 
 
 def train(arguments: list[str]) -> int:

@@ -33,6 +33,7 @@ from dflash_exp.options import conf_directory
 from dflash_exp.suggest import ConfigError, one_line, parsed, unknown_key, unknown_option
 
 CONFIG_NAME = "config"
+LENGTHS = ("epochs", "steps", "tokens")
 
 
 @dataclass(frozen=True)
@@ -126,7 +127,19 @@ def _loaded(loader: ConfigLoader, overrides: list[str], mode: RunMode) -> DictCo
 
 def _job(composed: DictConfig) -> Job:
     settled = OmegaConf.masked_copy(composed, [str(key) for key in composed if key != "hydra"])
-    return Job(checked(settled), list(composed.hydra.overrides.task), in_sweep=False)
+    typed = list(composed.hydra.overrides.task)
+    return Job(checked(_with_the_length_typed(settled, typed)), typed, in_sweep=False)
+
+
+def _with_the_length_typed(settled: DictConfig, typed: list[str]) -> DictConfig:
+    """One of epochs, steps and tokens on the command line replaces the one that an experiment's file gives."""
+    given = [key for key in LENGTHS if any(override.partition("=")[0] == key for override in typed)]
+    if len(given) != 1:
+        return settled
+    replaced = {key: None for key in LENGTHS if key not in given}
+    merged = OmegaConf.merge(settled, replaced)
+    assert isinstance(merged, DictConfig)
+    return merged
 
 
 def _sweep(loader: ConfigLoader, master: DictConfig) -> list[Job]:

@@ -39,13 +39,6 @@ OUTSIDE_IDENTITY = ("run_dir", "topology", "telemetry", "checkpoint", "evaluate"
 """What may differ between two commands that mean the same run; `plan.out` too."""
 
 
-class Partial(Enum):
-    """What `compare` and `resume` do with a sweep of which runs are missing."""
-
-    refuse = "refuse"
-    allow = "allow"
-
-
 def _require(holds: bool, key: str, rule: str, value: object, mend: str) -> None:
     if not holds:
         raise ValueError(f"{key} must be {rule}, got {value}; {mend}")
@@ -93,17 +86,6 @@ class PlanOutput:
 
 
 @dataclass(frozen=True)
-class Profile:
-    """How long the profiler looks."""
-
-    steps: int
-    """0: no profile."""
-
-    def __post_init__(self) -> None:
-        _require(self.steps >= 0, "profile.steps", ">= 0", self.steps, "0 is no profile")
-
-
-@dataclass(frozen=True)
 class Checkpoint:
     """No options yet."""
 
@@ -133,12 +115,10 @@ class Config:
     """Decode at the end."""
     force: bool
     """Train anew although the run is finished."""
-    partial: Partial
     deterministic: bool
     probe: Probe
     prompts: Prompts
     plan: PlanOutput
-    profile: Profile
     extensions: list[str]
     """Modules whose classes a group may name by `_target_`."""
     data: "EmbeddedData | StoreData"

@@ -145,7 +145,7 @@ def train(config: Config, planned: Planned, built: Built, run_dir: Path, console
     n_steps = len(planned.settings)
     step = tokens = 0
     record: Metrics = {}
-    probed = first_probe = probe_metrics(built.probe())
+    probed = first_probe = probe_metrics(built.probe()) if config.probe.every_steps else {}
     line = run_lockstep(planned.steps(), built.stages, config.pipeline.threads)
     with JsonlSink(run_dir / "metrics.jsonl") as sink, ProgressLine(console, n_steps, time.monotonic) as progress:
         for result, timing in line:

@@ -3,6 +3,7 @@
 import pytest
 
 from dflash_exp.cli import main
+from dflash_exp.compose import compose
 from dflash_exp.suggest import unknown_key
 
 WRONG = {
@@ -21,7 +22,6 @@ WRONG = {
     "interleave.jitter_strides=-1": "interleave.jitter_strides must be >= 0, got -1.0",
     "steps=1.5": "steps must be a whole number or null, got 1.5",
     "steps=0": "steps must be >= 1, got 0",
-    "epochs=2": "exactly one of epochs, steps and tokens must be set, got epochs=2 steps=600; say steps=null",
     "steps=null": "exactly one of epochs, steps and tokens must be set, got none",
     "evaluate=maybe": "evaluate must be true or false, got 'maybe'",
     "optim.schedule=cosin": "must be one of constant, cosine, wsd, got 'cosin'; did you mean `cosine`?",
@@ -70,6 +70,19 @@ def test_a_wrong_override_is_one_line_and_exit_code_2(
     override: str, line: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert line in refusal(capsys, "train", override)
+
+
+def test_two_lengths_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    said = refusal(capsys, "train", "epochs=2", "steps=600")
+    assert "exactly one of epochs, steps and tokens must be set, got epochs=2 steps=600; say steps=null" in said
+
+
+@pytest.mark.parametrize("length", ["epochs=2", "steps=7", "tokens=1000"])
+def test_a_length_on_the_command_line_replaces_the_experiments_own(length: str) -> None:
+    config = compose(["experiment=smoke", length])
+    given = {key: value for key, value in vars(config).items() if key in ("epochs", "steps", "tokens")}
+    key, _, value = length.partition("=")
+    assert {name: got for name, got in given.items() if got is not None} == {key: int(value)}
 
 
 def test_plan_refuses_as_train_does(capsys: pytest.CaptureFixture[str]) -> None:
