@@ -27,18 +27,23 @@ from dflash_exp.embedded.responses import sample_responses
 from dflash_exp.embedded.tokenizer import MASK_ID, train_tokenizer
 from dflash_exp.optim import Muon, Schedule
 
-VOCAB_SIZE = 2048
-MASK_ROW_NORM = 0.3
+VOCAB_SIZE = 512
+"""Few merges: a token is a short piece of a name, so that a small drafter learns to predict several in a row."""
+MASK_ROW_NORM = 0.1
 """The head is tied: with an untrained mask row of full size every slot of a fresh drafter first predicts "mask"."""
-MEDIAN_PROMPT_TOKENS, SIGMA, MAX_PROMPT_TOKENS = 300.0, 0.75, 1980
-TRAINED_RESPONSE_TOKENS = 192
+MEDIAN_PROMPT_TOKENS, SIGMA, MAX_PROMPT_TOKENS = 180.0, 0.8, 1980
+TRAINED_RESPONSE_TOKENS = 256
 """The target learns from responses that end by this length, so that its own rarely meet the cap."""
-CAP = 256
-TEMPERATURE = 0.7
-CONTEXT_DRAWS = 3
+CAP = 320
+TEMPERATURE = 0.3
+TESTS_EVERY = 4
+"""The library's own tests are two thirds of its functions; conversations are drawn from every fourth of them."""
+WANTED = {"train": 5200, "probe": 300, "prompts": 400}
+"""Conversations sampled of each split, before `pack` leaves out what is too short or too long."""
+CONTEXT_DRAWS = 1
 """Draws of a context for each function in one pass of the target's training."""
-HELD_OUT_EVERY = 8
-"""The loss curve is taken on every eighth conversation of the probe files."""
+HELD_OUT_EVERY = 24
+"""The loss curve is taken on every 24th conversation of the probe files."""
 OPTIM = Muon(
     lr=0.02,
     momentum=0.95,
@@ -69,7 +74,7 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--target-minutes", type=float, default=45.0)
     parser.add_argument("--budget-tokens", type=int, default=4096, help="padded tokens a training step")
-    parser.add_argument("--batch-tokens", type=int, default=32768, help="padded tokens a sampling batch")
+    parser.add_argument("--batch-tokens", type=int, default=65536, help="padded tokens a sampling batch")
     parser.add_argument("--train-sequences", type=int, default=6000)
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
@@ -115,7 +120,7 @@ def make_target(options: argparse.Namespace, lines: dict[str, list[str]], functi
         made, left_out = make_conversations(chosen, lines, tokenizer, law, rng)
         train += [_sequence(c) for c in made]
         print(f"{len(made)} conversations, left out: {dict(left_out)}", flush=True)
-    probe = [f for f in functions if split_of(f.file) == "probe" and not f.is_test]
+    probe = [f for f in functions if split_of(f.file) == "probe"]
     held_out = [_sequence(c) for c in make_conversations(probe, lines, tokenizer, law, rng)[0]][::HELD_OUT_EVERY]
     training = Training(
         options.target_minutes,
@@ -151,17 +156,20 @@ def save_target(model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast, pat
 
 
 def make_responses(options: argparse.Namespace, lines: dict[str, list[str]], functions: list[Function]) -> None:
-    """Every conversation of the library proper, with a sampled response; greedy ones for the prompts."""
+    """A seeded choice of conversations, each with a sampled response; greedy ones for the prompts."""
     tokenizer = AutoTokenizer.from_pretrained(options.out / "target")
-    model = Qwen3ForCausalLM.from_pretrained(options.out / "target", dtype=torch.float32)
+    model = Qwen3ForCausalLM.from_pretrained(options.out / "target", dtype=torch.bfloat16)
     nn.Module.to(model, options.device)
     law = length_law(tokenizer, lines, TRAINED_RESPONSE_TOKENS)
-    proper = [f for f in functions if not f.is_test]
-    made, left_out = make_conversations(proper, lines, tokenizer, law, np.random.default_rng(options.seed + 1))
+    rng = np.random.default_rng(options.seed + 1)
+    pool = [f for f in functions if not f.is_test] + [f for f in functions if f.is_test][::TESTS_EVERY]
+    made, left_out = make_conversations(pool, lines, tokenizer, law, rng)
+    made = [made[i] for i in rng.permutation(len(made))]
     print(f"{len(made)} conversations, left out: {dict(left_out)}", flush=True)
+    by_split = {split: [c for c in made if split_of(c.file) == split][:n] for split, n in WANTED.items()}
     columns: dict[str, list[object]] = {name: [] for name in SAMPLED_SCHEMA.names}
     for temperature, splits in ((TEMPERATURE, ("train", "probe")), (0.0, ("prompts",))):
-        chosen = [c for c in made if split_of(c.file) in splits]
+        chosen = [c for split in splits for c in by_split[split]]
         responses = sample_responses(
             model, [c.prompt for c in chosen], CAP, temperature, options.batch_tokens, options.seed
         )

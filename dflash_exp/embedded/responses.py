@@ -9,9 +9,14 @@ from typing import Any
 
 import numpy as np
 import torch
-from transformers import Qwen3ForCausalLM
+from torch import Tensor
+from transformers import DynamicCache, Qwen3ForCausalLM
 
 from dflash_exp.embedded.tokenizer import END_ID, MASK_ID, PAD_ID
+
+
+LOOK_FOR_LOOPS_EVERY = 16
+"""Tokens between two looks at whether a response has begun to loop."""
 
 
 class Ending(str, Enum):
@@ -63,29 +68,58 @@ def cut(tokens: list[int], cap: int) -> Response:
 def sample_responses(
     model: Qwen3ForCausalLM, prompts: list[list[int]], cap: int, temperature: float, batch_tokens: int, seed: int
 ) -> list[Response]:
-    """One response a prompt; like lengths share a left-padded batch of `batch_tokens`, new tokens included."""
-    torch.manual_seed(seed)
-    generator: Any = model.eval()  # transformers annotates `generate` in a way that its own models do not satisfy
-    device = model.device
-    responses: list[Response | None] = [None] * len(prompts)
+    """One response a prompt. Prompts of like length share a left-padded batch of at most `batch_tokens` tokens, new
+    ones included. A row leaves its batch when it ends: most end long before the cap, and a key-value cache that is
+    dragged along costs more than the model."""
+    generator = torch.Generator(model.device).manual_seed(seed)
+    model.eval()
+    tokens: dict[int, list[int]] = {}
     order = sorted(range(len(prompts)), key=lambda i: len(prompts[i]))
     while order:
-        longest = len(prompts[order[-1]]) + cap
-        rows = order[-max(1, batch_tokens // longest) :]
+        rows = order[-max(1, batch_tokens // (len(prompts[order[-1]]) + cap)) :]
         order = order[: -len(rows)]
-        width = max(len(prompts[i]) for i in rows)
-        tokens_BT = torch.tensor([[PAD_ID] * (width - len(prompts[i])) + prompts[i] for i in rows], device=device)
-        out = generator.generate(
-            tokens_BT,
-            attention_mask=(tokens_BT != PAD_ID).long(),
-            max_new_tokens=cap,
-            do_sample=temperature > 0,
-            temperature=temperature if temperature > 0 else None,
-            top_k=0 if temperature > 0 else None,
-            suppress_tokens=[MASK_ID, PAD_ID],
-            pad_token_id=PAD_ID,
-            eos_token_id=END_ID,
-        )
-        for i, row in zip(rows, out[:, width:].tolist(), strict=True):
-            responses[i] = cut(row, cap)
-    return [r for r in responses if r is not None]
+        tokens |= dict(zip(rows, _continue(model, [prompts[i] for i in rows], cap, temperature, generator), strict=True))
+    return [cut(tokens[i], cap) for i in range(len(prompts))]
+
+
+def _continue(
+    model: Qwen3ForCausalLM, prompts: list[list[int]], cap: int, temperature: float, generator: torch.Generator
+) -> list[list[int]]:
+    """New tokens of each prompt, up to eos, a loop or the cap."""
+    width = max(map(len, prompts))
+    padded = [[PAD_ID] * (width - len(prompt)) + prompt for prompt in prompts]
+    inputs_BT = torch.tensor(padded, device=model.device)
+    mask_BT = (inputs_BT != PAD_ID).long()
+    positions_BT = (mask_BT.cumsum(1) - 1).clamp(min=0)
+    cache = DynamicCache(config=model.config)
+    new: list[list[int]] = [[] for _ in prompts]
+    alive = list(range(len(prompts)))
+    for n_new in range(1, cap + 1):
+        logits_BV = model(
+            inputs_BT, attention_mask=mask_BT, position_ids=positions_BT, past_key_values=cache, logits_to_keep=1
+        ).logits[:, -1]
+        chosen = _choose(logits_BV.float(), temperature, generator)
+        for row, token in zip(alive, chosen.tolist(), strict=True):
+            new[row].append(token)
+        goes_on = [not _has_ended(new[row], n_new) for row in alive]
+        alive = [row for row, on in zip(alive, goes_on, strict=True) if on]
+        if not alive:
+            break
+        kept = torch.tensor(goes_on, device=model.device).nonzero()[:, 0]
+        if len(kept) < len(chosen):
+            cache.batch_select_indices(kept)
+        inputs_BT, positions_BT = chosen[kept, None], positions_BT[kept, -1:] + 1
+        mask_BT = torch.cat([mask_BT[kept], mask_BT.new_ones(len(kept), 1)], 1)
+    return new
+
+
+def _has_ended(tokens: list[int], n_new: int) -> bool:
+    return tokens[-1] == END_ID or (n_new % LOOK_FOR_LOOPS_EVERY == 0 and loop_start(tokens) is not None)
+
+
+def _choose(logits_BV: Tensor, temperature: float, generator: torch.Generator) -> Tensor:
+    """Argmax at temperature 0, else a sample; the mask and the padding are never said."""
+    logits_BV[:, [MASK_ID, PAD_ID]] = float("-inf")
+    if temperature == 0:
+        return logits_BV.argmax(-1)
+    return torch.multinomial((logits_BV / temperature).softmax(-1), 1, generator=generator)[:, 0]
