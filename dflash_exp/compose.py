@@ -127,7 +127,7 @@ def _loaded(loader: ConfigLoader, overrides: list[str], mode: RunMode) -> DictCo
 
 def _job(composed: DictConfig) -> Job:
     settled = OmegaConf.masked_copy(composed, [str(key) for key in composed if key != "hydra"])
-    typed = list(composed.hydra.overrides.task)
+    typed = [str(override) for override in OmegaConf.to_container(composed.hydra.overrides.task, resolve=False) or []]
     return Job(checked(_with_the_length_typed(settled, typed)), typed, in_sweep=False)
 
 

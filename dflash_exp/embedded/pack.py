@@ -21,7 +21,7 @@ from transformers import Qwen3ForCausalLM
 from dflash_exp.data.prepare import Row, write_store
 from dflash_exp.data.store import file_sha256
 
-MIN_RESPONSE_TOKENS = 12
+MIN_RESPONSE_TOKENS = 8
 MIN_TOKENS, MAX_TOKENS = 30, 2048
 N_PROBE = 256
 N_PROMPTS = 320

@@ -35,10 +35,10 @@ MEDIAN_PROMPT_TOKENS, SIGMA, MAX_PROMPT_TOKENS = 180.0, 0.8, 1980
 TRAINED_RESPONSE_TOKENS = 256
 """The target learns from responses that end by this length, so that its own rarely meet the cap."""
 CAP = 320
-TEMPERATURE = 0.3
+TEMPERATURE = 0.6
 TESTS_EVERY = 4
 """The library's own tests are two thirds of its functions; conversations are drawn from every fourth of them."""
-WANTED = {"train": 5200, "probe": 300, "prompts": 400}
+WANTED = {"train": 5600, "probe": 320, "prompts": 400}
 """Conversations sampled of each split, before `pack` leaves out what is too short or too long."""
 CONTEXT_DRAWS = 1
 """Draws of a context for each function in one pass of the target's training."""

@@ -5,7 +5,6 @@ In: prompts as ids. Out: responses as ids with how each ended: `eos`, `cap` (the
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
 
 import numpy as np
 import torch
@@ -13,7 +12,6 @@ from torch import Tensor
 from transformers import DynamicCache, Qwen3ForCausalLM
 
 from dflash_exp.embedded.tokenizer import END_ID, MASK_ID, PAD_ID
-
 
 LOOK_FOR_LOOPS_EVERY = 16
 """Tokens between two looks at whether a response has begun to loop."""
@@ -78,7 +76,9 @@ def sample_responses(
     while order:
         rows = order[-max(1, batch_tokens // (len(prompts[order[-1]]) + cap)) :]
         order = order[: -len(rows)]
-        tokens |= dict(zip(rows, _continue(model, [prompts[i] for i in rows], cap, temperature, generator), strict=True))
+        tokens |= dict(
+            zip(rows, _continue(model, [prompts[i] for i in rows], cap, temperature, generator), strict=True)
+        )
     return [cut(tokens[i], cap) for i in range(len(prompts))]
 
 
