@@ -11,6 +11,7 @@ from pathlib import Path
 
 import torch
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
+from transformers.utils import logging as transformers_logging
 
 from dflash_exp.architecture import TargetShape, target_shape
 from dflash_exp.data.store import file_sha256
@@ -45,6 +46,7 @@ def load(
     if config.path == EMBEDDED:
         check_embedded_target()
         config = replace(config, path=str(EMBEDDED_FILES / "target"))
+    transformers_logging.disable_progress_bar()
     model = load_model(config, device)
     tokenizer = AutoTokenizer.from_pretrained(
         config.path, local_files_only=Path(config.path).is_dir(), trust_remote_code=config.trust_remote_code
