@@ -9,7 +9,7 @@ plan can be made (and `dflash-exp plan` can answer) without importing it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -81,6 +81,19 @@ class LossSums:
             self.loss + other.loss, self.weight + other.weight, self.correct + other.correct,
             self.slots + other.slots, self.accepted + other.accepted, self.anchors + other.anchors,
         )  # fmt: skip
+
+
+def total(parts: Iterable[LossSums]) -> LossSums:
+    """The sum of all parts, in their order."""
+    return sum(parts, LossSums(0.0, 0.0, 0, 0, 0, 0))
+
+
+def total_by_bucket(parts: Iterable[tuple[int, LossSums]]) -> dict[int, LossSums]:
+    """The sums of each bucket's parts, buckets in the order of their first part."""
+    by_bucket: dict[int, LossSums] = {}
+    for bucket, sums in parts:
+        by_bucket[bucket] = by_bucket[bucket] + sums if bucket in by_bucket else sums
+    return by_bucket
 
 
 @dataclass(frozen=True)

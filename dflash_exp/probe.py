@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from dflash_exp.data.store import Conversations
-from dflash_exp.messages import BatchPlan, LossSums, TargetFeatures, TokenBatch
+from dflash_exp.messages import BatchPlan, LossSums, TargetFeatures, TokenBatch, total_by_bucket
 from dflash_exp.plan.batches import TokenBudget, compose
 from dflash_exp.plan.seeds import named_rng
 
@@ -49,11 +49,8 @@ class Probe:
 
     def __call__(self) -> dict[int, LossSums]:
         """Sums by bucket."""
-        by_bucket: dict[int, LossSums] = {}
-        for features in self._features():
-            sums, bucket = self._measure(features), features.batch.plan.bucket
-            by_bucket[bucket] = by_bucket[bucket] + sums if bucket in by_bucket else sums
-        return by_bucket
+        measured = ((features.batch.plan.bucket, self._measure(features)) for features in self._features())
+        return total_by_bucket(measured)
 
     def sha256(self) -> str:
         """Of the sequences and anchors that are measured."""

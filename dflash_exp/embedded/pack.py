@@ -20,6 +20,7 @@ from transformers import Qwen3ForCausalLM
 
 from dflash_exp.data.prepare import Row, write_store
 from dflash_exp.data.store import file_sha256
+from dflash_exp.evaluation import repeats_itself
 
 MIN_RESPONSE_TOKENS = 8
 MIN_TOKENS, MAX_TOKENS = 30, 2048
@@ -84,12 +85,6 @@ def write_hashes(files: Path) -> None:
         if p.is_file() and p.name != "hashes.json"
     }
     (files / "hashes.json").write_text(json.dumps(found, indent=1) + "\n")
-
-
-def repeats_itself(tokens: list[int]) -> bool:
-    """Fewer than half of the 3-grams are distinct."""
-    grams = list(zip(tokens, tokens[1:], tokens[2:], strict=False))
-    return len(grams) > 0 and len(set(grams)) < len(grams) / 2
 
 
 def describe_by_bucket(sampled: list[Sampled], target: Path) -> list[dict[str, float]]:

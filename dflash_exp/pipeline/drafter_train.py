@@ -4,13 +4,13 @@ In: features in plan order. Out: a `StepResult` a step. The learning rate and th
 schedule that is known before the run begins: one `StepSetting` for each optimizer step.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
 from dflash_exp.drafter.loss import BatchSums, denominator
 from dflash_exp.drafter.step import DrafterStep
-from dflash_exp.messages import BatchPlan, LossSums, StepResult, TargetFeatures
+from dflash_exp.messages import BatchPlan, LossSums, StepResult, TargetFeatures, total, total_by_bucket
 
 
 @dataclass(frozen=True)
@@ -58,10 +58,7 @@ class DrafterTrainer:
         except FloatingPointError as error:
             named = "; ".join(f"bucket {p.bucket} index {p.index} rows {p.sequence_rows.tolist()}" for p in plans)
             raise FloatingPointError(f"{error} (epoch {plans[0].epoch}, step {plans[0].step}: {named})") from error
-        by_bucket: dict[int, LossSums] = {}
-        for plan, s in self._done:
-            read = read_sums(s)
-            by_bucket[plan.bucket] = by_bucket[plan.bucket] + read if plan.bucket in by_bucket else read
+        by_bucket = total_by_bucket((plan.bucket, read_sums(s)) for plan, s in self._done)
         result = StepResult(
             epoch=plans[0].epoch, sums=total(by_bucket.values()), by_bucket=dict(sorted(by_bucket.items())),
             buckets=[plan.bucket for plan in plans], tokens=self._tokens, padded_tokens=self._padded_tokens,
@@ -74,11 +71,3 @@ class DrafterTrainer:
 def read_sums(sums: BatchSums) -> LossSums:
     """Read a batch's sums off the device (waits for it)."""
     return LossSums(float(sums.loss), sums.weight, int(sums.correct), sums.slots, int(sums.accepted), sums.anchors)
-
-
-def total(parts: Iterable[LossSums]) -> LossSums:
-    """The sum of all parts, in their order."""
-    summed = LossSums(0.0, 0.0, 0, 0, 0, 0)
-    for part in parts:
-        summed = summed + part
-    return summed

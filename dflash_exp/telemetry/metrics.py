@@ -7,7 +7,7 @@ In: what a step did and how long it took. Out: flat dictionaries for metrics.jso
 from collections.abc import Mapping
 from typing import Any
 
-from dflash_exp.messages import LossSums, StepResult, StepTiming
+from dflash_exp.messages import LossSums, StepResult, StepTiming, total
 
 TIMING_PREFIXES = ("pipeline/", "channel/", "throughput/", "progress/", "checkpoint/")
 """A field under one of these, and `time_s`, may differ between two runs that are the same."""
@@ -49,22 +49,19 @@ def step_metrics(result: StepResult) -> Metrics:
         "batch/padding_share": 1 - result.tokens / result.padded_tokens,
         "batch/short_step": result.short_step,
     }
-    for bucket, sums in result.by_bucket.items():
-        if sums.weight > 0:
-            metrics[f"bucket/{bucket}/loss"] = sums.loss / sums.weight
-    return metrics
+    return metrics | bucket_losses("bucket", result.by_bucket)
+
+
+def bucket_losses(group: str, by_bucket: Mapping[int, LossSums]) -> Metrics:
+    """Mean loss of each bucket in which something counts."""
+    return {f"{group}/{bucket}/loss": sums.loss / sums.weight for bucket, sums in by_bucket.items() if sums.weight > 0}
 
 
 def probe_metrics(by_bucket: Mapping[int, LossSums]) -> Metrics:
     """Loss and teacher-forced prefix on the held-out conversations, together and by bucket."""
-    whole = LossSums(0.0, 0.0, 0, 0, 0, 0)
-    for sums in by_bucket.values():
-        whole = whole + sums
-    metrics = {name: value for name, value in loss_metrics("probe", whole).items() if name != "probe/accuracy"}
-    for bucket, sums in by_bucket.items():
-        if sums.weight > 0:
-            metrics[f"probe/bucket/{bucket}/loss"] = sums.loss / sums.weight
-    return metrics
+    whole = loss_metrics("probe", total(by_bucket.values()))
+    metrics = {name: value for name, value in whole.items() if name != "probe/accuracy"}
+    return metrics | bucket_losses("probe/bucket", by_bucket)
 
 
 def timing_metrics(timing: StepTiming, tokens: int, share: float, elapsed_s: float) -> Metrics:
