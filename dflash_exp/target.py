@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -28,7 +28,7 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache, PreTrainedModel
 
-from dflash_exp.architecture import TargetShape, check_rope, check_taps, decoder_layers, final_norm, target_shape
+from dflash_exp.architecture import check_rope, check_taps, decoder_layers, final_norm, target_shape
 from dflash_exp.messages import TargetFeatures, TokenBatch
 
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
@@ -100,14 +100,6 @@ def _refusal_in_one_line(path: str) -> Iterator[None]:
     except (OSError, ValueError) as error:
         reason = str(error).strip().splitlines()[0]
         raise ValueError(f"target.path must hold a causal LM in safetensors, {path!r} does not: {reason}") from error
-
-
-def load_target(
-    config: TargetConfig, device: torch.device, choose_taps: Callable[[TargetShape], Sequence[int]]
-) -> FrozenTarget:
-    """Load the target and tap the layers that `choose_taps` names for its shape (0-based)."""
-    model = load_model(config, device)
-    return FrozenTarget(model, choose_taps(target_shape(model.config)))
 
 
 @dataclass

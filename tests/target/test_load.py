@@ -9,7 +9,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from dflash_exp.target import TargetConfig, TargetDtype, load_model, load_target
+from dflash_exp.target import FrozenTarget, TargetConfig, TargetDtype, load_model
 
 MakeModel = Callable[..., PreTrainedModel]
 CPU = torch.device("cpu")
@@ -24,7 +24,7 @@ def test_a_saved_target_comes_back_with_its_features(
 ) -> None:
     model = make_model().eval()
     model.save_pretrained(tmp_path)
-    target = load_target(float32(tmp_path), CPU, lambda shape: [1, shape.n_layers - 2])
+    target = FrozenTarget(load_model(float32(tmp_path), CPU), [1, model.config.num_hidden_layers - 2])
     with torch.no_grad():
         entries = model(input_ids=tokens_BT, output_hidden_states=True).hidden_states
     assert target.taps == (1, 3)
