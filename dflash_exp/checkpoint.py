@@ -1,137 +1,182 @@
-"""Drafter weights on disk, in the layout that z-lab's class, vLLM and SGLang load.
+"""What a run needs to go on as if it had never stopped: written whole by a thread, verified when read.
 
-In: a drafter. Out: `checkpoints/step-<n>/{config.json, model.safetensors}`, whole or not at all, and `latest`, which
-names the newest. Weights are safetensors; nothing is unpickled.
+In: a `Snapshot`, taken between two optimizer steps. Out: `checkpoints/step-<n>/`: the drafter in the layout that
+engines load (`config.json`, `model.safetensors`), `state.pt` (optimizer, what was trained), `progress.json`, and
+`checksums.json` over them. `latest` names the newest. What is saved is what was trained, never what was prefetched.
+Nothing is unpickled: `state.pt` is read with `weights_only`.
 """
 
+import hashlib
 import json
-import os
-import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+from threading import Thread
+from typing import Any
 
 import torch
-from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from dflash_exp.drafter.model import Drafter, parameter_names
-from dflash_exp.drafter.shape import DrafterShape
+from dflash_exp.drafter.model import Drafter
+from dflash_exp.durable import remove_folder, write_folder, write_whole
+from dflash_exp.export import LATEST, drafter_state, layout_config, write_drafter
 
-LATEST = "latest"
-
-
-def layout_config(shape: DrafterShape, max_position_embeddings: int) -> dict[str, object]:
-    """config.json of a published drafter; layer ids are 0-based, engines add the 1 themselves."""
-    return {
-        "architectures": ["DFlashDraftModel"],
-        "model_type": "qwen3",
-        "block_size": shape.block_size,
-        "num_target_layers": shape.n_target_layers,
-        "dflash_config": {"mask_token_id": shape.mask_token_id, "target_layer_ids": list(shape.target_layer_ids)},
-        "hidden_size": shape.hidden_size,
-        "intermediate_size": shape.intermediate_size,
-        "num_hidden_layers": shape.n_layers,
-        "num_attention_heads": shape.n_heads,
-        "num_key_value_heads": shape.n_kv_heads,
-        "head_dim": shape.head_dim,
-        "vocab_size": shape.vocab_size,
-        "layer_types": ["full_attention"] * shape.n_layers,
-        "hidden_act": "silu",
-        "rope_theta": shape.rope_theta,
-        "rope_parameters": {"rope_type": "default", "rope_theta": shape.rope_theta},
-        "rms_norm_eps": shape.rms_norm_eps,
-        "max_position_embeddings": max_position_embeddings,
-        "is_causal": False,
-        "attention_bias": False,
-        "tie_word_embeddings": False,
-        "dtype": "float32",
-    }
+STATE, PROGRESS, CHECKSUMS = "state.pt", "progress.json", "checksums.json"
 
 
-def read_shape(folder: Path) -> DrafterShape:
-    """The shape that a drafter's config.json states; ValueError where there is none."""
-    path = folder / "config.json"
-    if not path.is_file():
-        raise ValueError(
-            f"PATH must hold a drafter's config.json, got {folder}; give a run, or a folder of its checkpoints"
-        )
-    stated = json.loads(path.read_text(encoding="utf-8"))
+@dataclass(frozen=True)
+class Checkpoint:
+    """When to save, and how much to keep."""
+
+    every_steps: int
+    """0: at the end, and when stopped."""
+    keep_last: int
+    max_failures: int
+    """Writes in a row that may fail (a full disk) before the run does; the last good checkpoint stays."""
+
+    def __post_init__(self) -> None:
+        least = {"every_steps": (self.every_steps, 0), "keep_last": (self.keep_last, 1)}
+        for name, (value, bound) in {**least, "max_failures": (self.max_failures, 0)}.items():
+            if value < bound:
+                raise ValueError(f"checkpoint.{name} must be >= {bound}, got {value}; {bound} is the least")
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """A run between two optimizer steps, copied: training may go on."""
+
+    step: int
+    weights: dict[str, Tensor]
+    layout: dict[str, object]
+    state: dict[str, Any]
+    """Nested dictionaries and lists of tensors and numbers."""
+    progress: dict[str, Any]
+    """Counters, as JSON holds them."""
+
+
+def take_snapshot(
+    step: int, drafter: Drafter, max_position_embeddings: int, state: dict[str, Any], progress: dict[str, Any]
+) -> Snapshot:
+    """Copy everything to the CPU."""
+    layout = layout_config(drafter.shape, max_position_embeddings)
+    return Snapshot(step, drafter_state(drafter), layout, _copied(state), progress)
+
+
+class CheckpointWriter:
+    """Writes snapshots in a thread, one at a time; the newest `keep_last` stay."""
+
+    def __init__(self, run_dir: Path, config: Checkpoint, say: Callable[[str], None]) -> None:
+        self._parent = run_dir / "checkpoints"
+        self._config = config
+        self._say = say
+        self._thread: Thread | None = None
+        self._error: Exception | None = None
+        self._n_failures = 0
+
+    def save(self, snapshot: Snapshot) -> None:
+        """Begin to write; waits for the write before, if it is not done. Raises its error if that was one too many."""
+        self.wait()
+        self._thread = Thread(target=self._write, args=(snapshot,), name="checkpoint")
+        self._thread.start()
+
+    def wait(self) -> None:
+        """Until the write under way is done. Raises the last error after `max_failures` failures in a row."""
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+        if self._error is not None and self._n_failures > self._config.max_failures:
+            raise self._error
+
+    def close(self) -> str | None:
+        """Wait, and name the newest checkpoint. Raises the error of the last write, if it failed."""
+        self.wait()
+        if self._error is not None:
+            raise self._error
+        latest = self._parent / LATEST
+        return latest.read_text(encoding="utf-8").strip() if latest.is_file() else None
+
+    def _write(self, snapshot: Snapshot) -> None:
+        try:
+            self._parent.mkdir(exist_ok=True)
+            folder = self._parent / folder_name(snapshot.step)
+            if not folder.exists():
+                write_folder(folder, lambda unfinished: _fill(unfinished, snapshot))
+            write_whole(self._parent / LATEST, folder.name + "\n")
+            for old in step_folders(self._parent)[: -self._config.keep_last]:
+                remove_folder(old)
+        except (OSError, RuntimeError) as error:  # torch and safetensors report a full disk as RuntimeError
+            self._error, self._n_failures = error, self._n_failures + 1
+            left = self._config.max_failures - self._n_failures
+            goes_on = f"training goes on, {left} more may fail" if left >= 0 else "the run ends"
+            self._say(f"checkpoint of step {snapshot.step} was not written ({error}): {goes_on}")
+        else:
+            self._error, self._n_failures = None, 0
+
+
+def newest_whole(run_dir: Path, say: Callable[[str], None]) -> Path | None:
+    """The newest checkpoint whose checksums hold; a damaged one is said, and moved aside as `damaged-step-<n>`."""
+    for folder in reversed(step_folders(run_dir / "checkpoints")):
+        damage = _damage(folder)
+        if damage is None:
+            return folder
+        aside = folder.with_name(f"damaged-{folder.name}")
+        while aside.exists():
+            aside = aside.with_name(aside.name + "-again")
+        folder.rename(aside)
+        say(f"checkpoint {folder.name} is damaged ({damage}): kept as {aside.name}, going back to the one before")
+    return None
+
+
+def read_progress(folder: Path) -> dict[str, Any]:
+    """The counters of a checkpoint."""
+    return json.loads((folder / PROGRESS).read_text(encoding="utf-8"))
+
+
+def read_state(folder: Path) -> dict[str, Any]:
+    """The tensors of a checkpoint, on the CPU."""
+    return torch.load(folder / STATE, map_location="cpu", weights_only=True)
+
+
+def step_folders(parent: Path) -> list[Path]:
+    """Whole checkpoints, oldest first."""
+    return sorted(parent.glob("step-*"))
+
+
+def folder_name(step: int) -> str:
+    """A checkpoint's folder; names sort as steps do."""
+    return f"step-{step:08d}"
+
+
+def _fill(folder: Path, snapshot: Snapshot) -> None:
+    write_drafter(folder, snapshot.weights, snapshot.layout)
+    torch.save(snapshot.state, folder / STATE)
+    (folder / PROGRESS).write_text(json.dumps(snapshot.progress, indent=1) + "\n", encoding="utf-8")
+    sums = {path.name: _sha256(path) for path in sorted(folder.iterdir())}
+    (folder / CHECKSUMS).write_text(json.dumps(sums, indent=1) + "\n", encoding="utf-8")
+
+
+def _damage(folder: Path) -> str | None:
+    """What is wrong with a checkpoint's files, None where nothing is."""
     try:
-        return DrafterShape(
-            hidden_size=stated["hidden_size"],
-            intermediate_size=stated["intermediate_size"],
-            n_heads=stated["num_attention_heads"],
-            n_kv_heads=stated["num_key_value_heads"],
-            head_dim=stated["head_dim"],
-            n_layers=stated["num_hidden_layers"],
-            block_size=stated["block_size"],
-            vocab_size=stated["vocab_size"],
-            mask_token_id=stated["dflash_config"]["mask_token_id"],
-            target_layer_ids=tuple(stated["dflash_config"]["target_layer_ids"]),
-            rope_theta=stated["rope_theta"],
-            rms_norm_eps=stated["rms_norm_eps"],
-            n_target_layers=stated["num_target_layers"],
-        )
-    except KeyError as error:
-        raise ValueError(
-            f"a drafter's config.json must state {error.args[0]}, got none in {path}; it is not a DFlash drafter"
-        ) from error
+        sums = json.loads((folder / CHECKSUMS).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return f"{CHECKSUMS} cannot be read"
+    for name, expected in sums.items():
+        if not (folder / name).is_file():
+            return f"{name} is missing"
+        if _sha256(folder / name) != expected:
+            return f"{name} is not what was written"
+    return None
 
 
-def save_drafter(run_dir: Path, step: int, drafter: Drafter, max_position_embeddings: int) -> Path:
-    """Write the drafter of this step and point `latest` at it; returns its folder."""
-    parent = run_dir / "checkpoints"
-    parent.mkdir(exist_ok=True)
-    folder = parent / f"step-{step:08d}"
-    unfinished = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=parent))
-    save_file(_state(drafter), unfinished / "model.safetensors")
-    config = layout_config(drafter.shape, max_position_embeddings)
-    (unfinished / "config.json").write_text(json.dumps(config, indent=1) + "\n", encoding="utf-8")
-    unfinished.chmod(0o755)
-    os.rename(unfinished, folder)
-    write_whole(parent / LATEST, folder.name + "\n")
-    return folder
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def find_drafter(path: Path, checkpoint: str | None) -> Path:
-    """The drafter's folder in a run (its newest checkpoint, or the one named), or `path` itself where it is one."""
-    parent = path / "checkpoints"
-    if not parent.is_dir():
-        return path
-    if checkpoint is None and not (parent / LATEST).is_file():
-        raise ValueError(f"a run must have a checkpoint to be evaluated, got none in {parent}; let it train to its end")
-    folder = parent / (checkpoint or (parent / LATEST).read_text(encoding="utf-8").strip())
-    if not folder.is_dir():
-        there = ", ".join(sorted(p.name for p in parent.glob("step-*"))) or "none"
-        raise ValueError(f"--checkpoint must be one of the run's, {there}; got {folder.name}")
-    return folder
-
-
-def load_weights(drafter: Drafter, folder: Path) -> None:
-    """Fill the drafter; ValueError unless the file holds exactly its keys and shapes."""
-    state = load_file(folder / "model.safetensors")
-    expected = set(parameter_names(drafter.shape.n_layers))
-    if set(state) != expected:
-        odd = sorted(set(state) ^ expected)
-        raise ValueError(f"{folder} must hold exactly the keys of a DFlash drafter, {len(odd)} differ, first {odd[0]}")
-    for name, parameter in drafter.named_parameters():
-        if state[name].shape != parameter.shape:
-            raise ValueError(
-                f"{folder}: {name} must have shape {tuple(parameter.shape)}, got {tuple(state[name].shape)}; "
-                "is it this target's drafter?"
-            )
-    drafter.load_state_dict(state)
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Write a small file so that it is there whole or as it was before."""
-    handle, unfinished = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
-    with os.fdopen(handle, "w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(handle)
-    os.chmod(unfinished, 0o644)
-    os.replace(unfinished, path)
-
-
-def _state(drafter: Drafter) -> dict[str, Tensor]:
-    return {name: p.detach().to("cpu", torch.float32).contiguous() for name, p in drafter.named_parameters()}
+def _copied(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return value.detach().to("cpu", copy=True)
+    if isinstance(value, dict):
+        return {key: _copied(item) for key, item in value.items()}
+    return [_copied(item) for item in value] if isinstance(value, list | tuple) else value

@@ -13,21 +13,24 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dflash_exp.messages import NonFinite
 from dflash_exp.plan.interleave import option_name
 from dflash_exp.plan.seeds import Seeds
 
 if TYPE_CHECKING:  # these import torch, which a mistyped key should not wait for
+    from dflash_exp.checkpoint import Checkpoint
     from dflash_exp.data.store import EmbeddedData, StoreData
     from dflash_exp.distributed import Topology
     from dflash_exp.drafter.loss import LossConfig
     from dflash_exp.drafter.model import DrafterConfig
     from dflash_exp.optim import AdamW, Muon
-    from dflash_exp.pipeline.line import Lockstep
+    from dflash_exp.pipeline.line import Lockstep, Overlapped
     from dflash_exp.plan.align import NoAlign
     from dflash_exp.plan.batches import TokenBudget
     from dflash_exp.plan.buckets import Buckets
     from dflash_exp.plan.interleave import Interleave
     from dflash_exp.target import TargetConfig
+    from dflash_exp.telemetry.mirror import Telemetry
 
 GROUPS = (
     "data", "buckets", "batches", "interleave", "align", "target", "drafter", "loss", "optim", "topology", "pipeline",
@@ -51,9 +54,12 @@ class Probe:
     every_steps: int
     """0: never."""
     sequences: int
+    prompts: int
+    """Held-out prompts of `probe/tau_replayed`; 0: none."""
 
     def __post_init__(self) -> None:
         _require(self.every_steps >= 0, "probe.every_steps", ">= 0", self.every_steps, "0 is never")
+        _require(self.prompts >= 0, "probe.prompts", ">= 0", self.prompts, "0 replays none")
         _require(self.sequences >= 1, "probe.sequences", ">= 1", self.sequences, "probe.every_steps=0 is never")
 
 
@@ -72,6 +78,14 @@ class Prompts:
 
 
 @dataclass(frozen=True)
+class Guard:
+    """What the run does about what should not be."""
+
+    non_finite: NonFinite
+    """Of a step whose gradient is NaN or infinite."""
+
+
+@dataclass(frozen=True)
 class PlanOutput:
     """What `dflash-exp plan` plans, and where it leaves it."""
 
@@ -83,16 +97,6 @@ class PlanOutput:
         counts = self.counts
         holds = counts is None or (len(counts) > 0 and min(counts) >= 0 and sum(counts) > 0)
         _require(holds, "plan.counts", "numbers of batches, >= 0 and not all 0", counts, "null plans from the data")
-
-
-@dataclass(frozen=True)
-class Checkpoint:
-    """No options yet."""
-
-
-@dataclass(frozen=True)
-class Telemetry:
-    """No options yet."""
 
 
 @dataclass(frozen=True)
@@ -118,6 +122,7 @@ class Config:
     deterministic: bool
     probe: Probe
     prompts: Prompts
+    guard: Guard
     plan: PlanOutput
     extensions: list[str]
     """Modules whose classes a group may name by `_target_`."""
@@ -131,9 +136,9 @@ class Config:
     loss: "LossConfig"
     optim: "AdamW | Muon"
     topology: "Topology"
-    pipeline: "Lockstep"
-    checkpoint: Checkpoint
-    telemetry: Telemetry
+    pipeline: "Lockstep | Overlapped"
+    checkpoint: "Checkpoint"
+    telemetry: "Telemetry"
 
     def __post_init__(self) -> None:
         _require(self.name.strip() != "", "name", "some text", repr(self.name), "it begins the run's identity")

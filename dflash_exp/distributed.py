@@ -32,18 +32,16 @@ class Topology:
                 raise ValueError(f"topology.{name} must be >= 1, got {count}; 1 is one of them")
 
 
-def choose_device(topology: Topology) -> torch.device:
+def choose_device(topology: Topology, *, overlapped: bool) -> torch.device:
     """The device of this process's target and drafter; ValueError for what is not there or not built."""
-    several = {
-        "nodes": topology.nodes,
-        "ranks_per_node": topology.ranks_per_node,
-        "target_workers": topology.target_workers,
-    }
-    for name, count in several.items():
+    for name, count in {"nodes": topology.nodes, "ranks_per_node": topology.ranks_per_node}.items():
         if count != 1:
-            raise ValueError(
-                f"topology.{name} must be 1 with pipeline=lockstep, got {count}; one rank trains the whole plan"
-            )
+            raise ValueError(f"topology.{name} must be 1, got {count}; one rank trains the whole plan")
+    if topology.target_workers != 1 and not overlapped:
+        raise ValueError(
+            f"topology.target_workers must be 1 with pipeline=lockstep, got {topology.target_workers}; "
+            "pipeline=overlapped takes more"
+        )
     found = torch.cuda.is_available()
     if topology.device is Device.cuda and not found:
         raise ValueError(

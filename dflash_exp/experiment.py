@@ -1,195 +1,243 @@
 """Composition root: build each part, hand it its neighbours, run the line.
 
-In: a checked `Config`. Out: an exit code and a run directory. `run` is the whole of a training run: the plan comes from
-`planning.py`, models and stages from `build`, and `train` is the loop.
+In: a checked `Config`. Out: an exit code and a run directory. `run` is the whole of a training run, begun or resumed:
+the plan comes from `planning.py`, models and stages from `building.py`, what is done between two steps from
+`between_steps.py`.
 """
 
+import faulthandler
 import time
+from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 from rich.console import Console
 
-from dflash_exp.checkpoint import save_drafter
+from dflash_exp.between_steps import BetweenSteps, Counters, Hands, Schedule
+from dflash_exp.building import Built, build, counters_of, restore, snapshot
+from dflash_exp.checkpoint import CheckpointWriter, newest_whole
 from dflash_exp.config import Config, plain, run_directory
-from dflash_exp.data.collate import Collator
-from dflash_exp.data.store import TooLong, read_manifest, read_split
 from dflash_exp.decode import DecodeConfig
-from dflash_exp.distributed import choose_device
-from dflash_exp.drafter.model import Drafter, initialise, resolve_shape
-from dflash_exp.drafter.step import DrafterStep
-from dflash_exp.messages import BatchPlan, StepRecord, StepResult, TokenBatch
-from dflash_exp.models import LoadedTarget, load, parameters_sha256
-from dflash_exp.optim import build_optimizer
-from dflash_exp.pipeline.drafter_train import DrafterTrainer, read_sums
-from dflash_exp.pipeline.line import Stages, run_lockstep
+from dflash_exp.durable import remove_unfinished
+from dflash_exp.export import find_drafter
+from dflash_exp.mirrors import Mirrors, run_labels
+from dflash_exp.pipeline.line import Lockstep, run_lockstep, run_overlapped
+from dflash_exp.pipeline.stages import AfterStep
 from dflash_exp.plan.interleave import option_name
-from dflash_exp.planning import Planned, anchor_rule, plan_document, plan_run
-from dflash_exp.probe import Probe, probe_batches
-from dflash_exp.run_directory import create, finished, free_directory, write_json
+from dflash_exp.planning import Planned, plan_document, plan_run
+from dflash_exp.run_directory import (
+    begun,
+    check_same_run,
+    create,
+    environment,
+    finished,
+    free_directory,
+    free_file,
+    locked,
+    note_session,
+    taken,
+    write_json,
+)
 from dflash_exp.scoring import score, store_prompts
+from dflash_exp.stop import Stopped, StopSignals
 from dflash_exp.suggest import ConfigError
 from dflash_exp.summary import print_summary
-from dflash_exp.telemetry.metrics import Metrics, probe_metrics, step_metrics, timing_metrics
 from dflash_exp.telemetry.progress import ProgressLine
-from dflash_exp.telemetry.sinks import JsonlSink
-from dflash_exp.trained import TrainedHashes
+from dflash_exp.telemetry.sinks import JsonlSink, discard_after
 
-DONE = 0
+DONE, STOPPED = 0, 75
 
 
 @dataclass(frozen=True)
-class Built:
-    """Models and stages, ready to run."""
+class Session:
+    """One process's part of a run."""
 
-    target: LoadedTarget
-    drafter: Drafter
-    init_sha256: str
-    stages: Stages
-    probe: Probe
-    trained: TrainedHashes
+    config: Config
+    run_dir: Path
+    planned: Planned
+    built: Built
+    counters: Counters
+    restarts: int
+    mirrors: Mirrors
+    console: Console
+
+    def say(self, line: str) -> None:
+        """Print a line for the user."""
+        self.console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
 def run(config: Config, overrides: list[str]) -> int:
-    """Train, save, decode, sum up. Returns 0; a failure raises, after result.json says so."""
+    """Train, save, decode, sum up; the same command goes on where it stopped. Returns 0, or 75 when stopped on request;
+    a failure raises, after result.json says so."""
     console = Console()
-    started_s = time.monotonic()
     wanted = run_directory(config)
     if finished(wanted) and not config.force:
         console.print(f"{wanted} is finished: nothing to do (force=true trains anew, beside it)", highlight=False)
         return DONE
-    try:
-        planned = plan_run(config)
-        built = build(config, planned)
-        prompts = store_prompts(config.data, config.prompts.limit) if config.evaluate else []
-    except ValueError as error:
-        raise ConfigError(str(error)) from error
-    run_dir = free_directory(wanted)
-    create(run_dir, plain(config), overrides, plan_document(config, planned))
+    run_dir = free_directory(wanted) if config.force or taken(wanted) else wanted
     if run_dir != wanted:
         console.print(f"{wanted} is taken: nothing there is touched", highlight=False)
-    console.print(opening_line(config, planned, built, run_dir), highlight=False, soft_wrap=True)
-    result: dict[str, Any] = {"status": "failed", "steps": 0, "restarts": 0}
+    with ExitStack() as until_end:
+        try:
+            planned = plan_run(config)
+            prompts = store_prompts(config.data, config.prompts.limit) if config.evaluate else []
+            until_end.enter_context(locked(run_dir))
+            session = open_session(config, overrides, planned, run_dir, console)
+        except ValueError as error:
+            raise ConfigError(str(error)) from error
+        session.say(opening_line(session))
+        stop = until_end.enter_context(StopSignals(session.say))
+        return finish(session, prompts, stop)
+
+
+def open_session(config: Config, overrides: list[str], planned: Planned, run_dir: Path, console: Console) -> Session:
+    """Begin the run, or go back to the newest checkpoint that is whole. Raises ValueError for what does not fit."""
+
+    def say(line: str) -> None:
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+    document = plan_document(config, planned)
+    folder, counters, metrics_bytes = None, Counters(), 0
+    if begun(run_dir):
+        check_same_run(run_dir, plain(config), document)
+        remove_unfinished(run_dir / "checkpoints")
+        folder = newest_whole(run_dir, say)
+    if folder is not None:
+        counters, metrics_bytes = counters_of(folder)
+    built = build(config, planned, counters.step, say)
+    if folder is not None:
+        restore(built, folder)
+    if not begun(run_dir):
+        create(run_dir, plain(config), overrides, document)
+    n_discarded = discard_after(run_dir / "metrics.jsonl", metrics_bytes)
+    restarts = note_session(run_dir)
+    if restarts:
+        put_aside = f", {n_discarded} later records put aside" if n_discarded else ""
+        say(f"{run_dir} goes on after step {counters.step} of {len(planned.settings)}{put_aside}")
+    labels = run_labels(config, run_dir, document, environment())
+    return Session(config, run_dir, planned, built, counters, restarts, Mirrors(config, run_dir, labels, say), console)
+
+
+def finish(session: Session, prompts: list, stop: StopSignals) -> int:
+    """Train and decode to the end, and leave result.json whatever happens."""
+    started_s = time.monotonic()
+    config, run_dir = session.config, session.run_dir
+    result: dict[str, Any] = {"status": "failed", "restarts": session.restarts}
     evaluation = None
     try:
-        result |= train(config, planned, built, run_dir, console)
+        train(session, stop)
         if config.evaluate:
-            decoding = DecodeConfig(config.prompts.max_new_tokens, 0.0, config.seed, built.target.eos_ids)
-            evaluation = score(built.target, built.drafter, prompts, decoding, result["checkpoint"], console)
+            evaluation = evaluate(session, prompts, stop)
             write_json(run_dir / "evaluation.json", evaluation)
         result["status"] = "finished"
+    except Stopped:
+        result["status"] = "stopped"
+        session.say(f"stopped after step {session.counters.step}, saved: the same command goes on")
+        return STOPPED
     except BaseException as error:
         stopped = isinstance(error, KeyboardInterrupt)
         result |= {"status": "stopped" if stopped else "failed", "error": f"{type(error).__name__}: {error}"}
         raise
     finally:
+        result |= summed_up(session)
         write_json(run_dir / "result.json", result)
-    print_summary(console, run_dir, result, evaluation, time.monotonic() - started_s)
+        drafter = find_drafter(run_dir, None) if result["status"] == "finished" else None
+        session.mirrors.close(result["status"], drafter, result.get("error"))
+    print_summary(session.console, run_dir, result, evaluation, time.monotonic() - started_s)
     return DONE
 
 
-def build(config: Config, planned: Planned) -> Built:
-    """Load the target, make the drafter, join the stages. Raises ValueError for what does not fit together."""
-    torch.use_deterministic_algorithms(config.deterministic)
-    device = choose_device(config.topology)
-    target = load(config.target, device, lambda shape, mask_id: resolve_shape(config.drafter, shape, mask_id))
-    check_vocabulary(config, target.drafter_shape.vocab_size)
-    drafter = target.new_drafter()
-    initialise(drafter, config.seeds.init, target.model.final_norm_weight_H)
-    optimizer = build_optimizer(config.optim, drafter.named_parameters())
-    step = DrafterStep(drafter, config.loss, optimizer, config.drafter.slots_per_pass, config.optim.max_grad_norm)
-    trained = TrainedHashes()
-    collate = Collator(planned.conversations, anchor_rule(config))
-
-    def prefetch(plan: BatchPlan) -> TokenBatch:
-        batch = collate(plan)
-        trained.add(batch)
-        return batch
-
-    trainer = DrafterTrainer(step, optimizer, iter(planned.settings))
-    return Built(
-        target=target,
-        drafter=drafter,
-        init_sha256=parameters_sha256(drafter),
-        stages=Stages(prefetch, target.model, trainer),
-        probe=build_probe(config, planned, target, step),
-        trained=trained,
-    )
-
-
-def check_vocabulary(config: Config, vocab_size: int) -> None:
-    """ValueError where the store may hold ids that the target does not know."""
-    stated = read_manifest(config.data.folder)["vocab_size"]
-    if stated > vocab_size:
-        raise ValueError(
-            f"data.path must be tokenised for the target, whose vocabulary is {vocab_size}, got a store for {stated}; "
-            "prepare it with the target's tokenizer"
+def train(session: Session, stop: StopSignals) -> None:
+    """The line, and between its steps probe, record, display and checkpoint. Raises Stopped when asked to."""
+    config, built, counters = session.config, session.built, session.counters
+    n_steps = len(session.planned.settings)
+    if counters.step == 0 and config.probe.every_steps:
+        counters.first_probe = counters.probe = built.measure()
+    epoch_steps = [part.n_steps for part in session.planned.epochs]
+    with (
+        JsonlSink(session.run_dir / "metrics.jsonl") as sink,
+        ProgressLine(session.console, epoch_steps, time.monotonic, counters.step) as progress,
+    ):
+        writer = CheckpointWriter(session.run_dir, config.checkpoint, progress.note)
+        hands = Hands(
+            probe=built.measure,
+            sinks=[sink, *session.mirrors.sinks()],
+            show=progress.update,
+            save=lambda counters: writer.save(snapshot(built, counters, sink.n_bytes())),
+            asked_to_stop=lambda: stop.requested is not None,
         )
+        schedule = Schedule(epoch_steps, config.probe.every_steps, config.checkpoint.every_steps)
+        run_line(session, BetweenSteps(counters, schedule, hands))
+        writer.close()
+    if counters.step < n_steps:
+        raise Stopped
 
 
-def build_probe(config: Config, planned: Planned, target: LoadedTarget, step: DrafterStep) -> Probe:
-    """Held-out batches, packed once by the training edges; a longer sequence than the budget is cut to it."""
-    budget_tokens = config.batches.budget_tokens
-    held_out = read_split(config.data.folder, "probe", budget_tokens, TooLong.truncate)
-    edges = planned.planner.edges
-    plans = probe_batches(held_out, config.probe.sequences, edges, budget_tokens, config.seeds.data)
-    collate = Collator(held_out, anchor_rule(config))
-    return Probe([collate(plan) for plan in plans], target.model, lambda features: read_sums(step.measure(features)))
+def run_line(session: Session, after_step: AfterStep) -> None:
+    """The configured line over the steps that are left."""
+    pipeline, steps = session.config.pipeline, session.planned.steps(session.counters.step)
+    if isinstance(pipeline, Lockstep):
+        run_lockstep(steps, session.built.stages, pipeline.threads, after_step)
+        return
+    workers, logs = session.config.topology.target_workers, session.run_dir / "logs"
+    run_overlapped(steps, session.built.stages, pipeline, workers, after_step, stack_dump(logs, session.say))
 
 
-def train(config: Config, planned: Planned, built: Built, run_dir: Path, console: Console) -> dict[str, Any]:
-    """One record a step, a probe now and then, the drafter saved at the end. Returns fields of result.json."""
-    started_s = time.monotonic()
-    n_steps = len(planned.settings)
-    step = tokens = 0
-    record: Metrics = {}
-    probed = first_probe = probe_metrics(built.probe()) if config.probe.every_steps else {}
-    line = run_lockstep(planned.steps(), built.stages, config.pipeline.threads)
-    with JsonlSink(run_dir / "metrics.jsonl") as sink, ProgressLine(console, n_steps, time.monotonic) as progress:
-        for result, timing in line:
-            step, tokens = step + 1, tokens + result.tokens
-            if is_probed(step, n_steps, config.probe.every_steps):
-                probed = probe_metrics(built.probe())
-            elapsed_s = time.monotonic() - started_s
-            record = step_metrics(result) | timing_metrics(timing, result.tokens, step / n_steps, elapsed_s)
-            if is_probed(step, n_steps, config.probe.every_steps):
-                record |= probed
-            sink.write(StepRecord(step, elapsed_s, record))
-            progress.update(step, mean_loss(result), probed.get("probe/loss"), tokens / elapsed_s)
+def stack_dump(logs: Path, say: Callable[[str], None]) -> Callable[[str], None]:
+    """What to do about a stall: write down where every thread stands."""
+
+    def dump(shown: str) -> None:
+        path = free_file(logs / "stall.txt")
+        with path.open("x", encoding="utf-8") as file:
+            file.write(f"{shown}\n\n")
+            file.flush()
+            faulthandler.dump_traceback(file, all_threads=True)
+        say(f"stalled ({shown}): the stacks of all threads are in {path}")
+
+    return dump
+
+
+def evaluate(session: Session, prompts: list, stop: StopSignals) -> dict[str, object]:
+    """Decode the prompts with the drafter as it is."""
+    target = session.built.target
+    decoding = DecodeConfig(session.config.prompts.max_new_tokens, 0.0, session.config.seed, target.eos_ids)
+    name = f"step-{session.counters.step:08d}"
+
+    def stop_if_asked() -> None:
+        if stop.requested is not None:
+            raise Stopped
+
+    return score(target, session.built.drafter, prompts, decoding, name, session.console, stop_if_asked)
+
+
+def summed_up(session: Session) -> dict[str, Any]:
+    """Fields of result.json that hold however the run ended."""
+    counters = session.counters
+    epoch, _ = session.planned.position(counters.step)
     return {
-        "steps": step,
-        "epochs": len(planned.epochs),
-        "tokens": tokens,
-        "train_s": round(time.monotonic() - started_s, 1),
-        "first_probe": first_probe,
-        "final_probe": probed,
-        "final": record,
-        "checkpoint": save_drafter(run_dir, step, built.drafter, built.target.max_position_embeddings).name,
-        **built.trained.hashes(),
-        "init_sha256": built.init_sha256,
-        "probe_sha256": built.probe.sha256(),
+        "steps": counters.step,
+        "epochs": epoch + 1,
+        "tokens": counters.tokens,
+        "skipped_steps": counters.skipped_steps,
+        "train_s": round(counters.trained_s, 1),
+        "first_probe": counters.first_probe,
+        "final_probe": counters.probe,
+        "final": counters.final,
+        **session.built.trained.hashes(),
+        "init_sha256": session.built.init_sha256,
+        "probe_sha256": session.built.probe.sha256(),
     }
 
 
-def is_probed(step: int, n_steps: int, every_steps: int) -> bool:
-    """Every so many steps, and after the last; never where every_steps is 0."""
-    return every_steps > 0 and (step % every_steps == 0 or step == n_steps)
-
-
-def mean_loss(result: StepResult) -> float | None:
-    """The step's loss, None where nothing in it counts."""
-    return result.sums.loss / result.sums.weight if result.sums.weight else None
-
-
-def opening_line(config: Config, planned: Planned, built: Built, run_dir: Path) -> str:
+def opening_line(session: Session) -> str:
     """What is about to happen, and what was cut or left out."""
-    used = planned.conversations
+    built, used = session.built, session.planned.conversations
     odd = "".join(f", {n} {what}" for n, what in ((used.n_truncated, "truncated"), (used.n_skipped, "skipped")) if n)
     n_parameters = sum(p.numel() for p in built.drafter.parameters())
     return (
-        f"{run_dir}: {len(planned.settings)} steps over {len(used.rows)} conversations{odd}, "
-        f"{option_name(config.interleave)}, drafter of {n_parameters / 1e6:.2f}M parameters, "
+        f"{session.run_dir}: {len(session.planned.settings)} steps over {len(used.rows)} conversations{odd}, "
+        f"{option_name(session.config.interleave)}, drafter of {n_parameters / 1e6:.2f}M parameters, "
         f"on {built.target.model.device.type}"
     )

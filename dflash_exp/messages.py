@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from enum import Enum
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -113,16 +114,51 @@ class StepResult:
     lr: float
     grad_norm: float
     clipped: bool
+    skipped: bool
+    """The gradient was not finite and nothing was updated (`guard.non_finite=skip`)."""
+
+
+class NonFinite(Enum):
+    """What a step whose gradient is NaN or infinite does."""
+
+    stop = "stop"
+    """Fails the run."""
+    skip = "skip"
+    """Updates nothing, is counted and named."""
+
+
+@dataclass(frozen=True)
+class StageTime:
+    """Seconds of one stage, summed over a step's batches."""
+
+    busy_s: float
+    wait_s: float
+    """For its next item, or for room to hand on what it has."""
+
+    def __add__(self, other: StageTime) -> StageTime:
+        return StageTime(self.busy_s + other.busy_s, self.wait_s + other.wait_s)
+
+
+@dataclass(frozen=True)
+class ChannelFill:
+    """What a channel holds, out of what it may hold."""
+
+    items: int
+    capacity: int
+    bytes: int
 
 
 @dataclass(frozen=True)
 class StepTiming:
-    """Seconds that each stage was busy during one optimizer step, and the step's own."""
+    """Where the time of one optimizer step's batches went, stage by stage, and how long the step itself took."""
 
-    prefetch_s: float
-    target_s: float
-    drafter_s: float
+    prefetch: StageTime
+    target: StageTime
+    drafter: StageTime
     step_s: float
+    """From the end of the step before to the end of this one."""
+    channels: Mapping[str, ChannelFill]
+    """By name, at the step's end; empty where there are none."""
 
 
 @dataclass(frozen=True)
@@ -133,4 +169,4 @@ class StepRecord:
     """Optimizer steps done, from 1, over the whole run."""
     time_s: float
     """Seconds since the run began."""
-    metrics: Mapping[str, float | int | bool | list[int]]
+    metrics: Mapping[str, float | int | bool | list[int] | None]

@@ -35,11 +35,21 @@ class Planned:
     settings: list[StepSetting]
     """One for each optimizer step of the run."""
 
-    def steps(self) -> Iterator[tuple[BatchPlan, ...]]:
-        """The batches of every optimizer step, in order."""
+    def steps(self, first: int = 0) -> Iterator[tuple[BatchPlan, ...]]:
+        """The batches of every optimizer step from the run's step `first` on; no epoch before it is built."""
         for part in self.epochs:
-            epoch = self.planner.epoch(part.epoch)
-            yield from (epoch.step(step) for step in range(part.n_steps))
+            if first < part.n_steps:
+                epoch = self.planner.epoch(part.epoch)
+                yield from (epoch.step(step) for step in range(first, part.n_steps))
+            first = max(0, first - part.n_steps)
+
+    def position(self, step: int) -> tuple[int, int]:
+        """(epoch, optimizer step within it) of the run's step `step`; at the run's end (last epoch, its steps)."""
+        for part in self.epochs[:-1]:
+            if step < part.n_steps:
+                return part.epoch, step
+            step -= part.n_steps
+        return self.epochs[-1].epoch, step
 
 
 def plan_run(config: Config) -> Planned:

@@ -1,21 +1,25 @@
 """The run directory: made once, never overwritten; the files that say what a run is.
 
-In: the resolved configuration and the first epoch's plan. Out: `config.yaml`, `overrides.yaml`, `environment.json`,
-`plan.json`, later `result.json` and `evaluation.json`, each whole or not there.
+In: the resolved configuration and the first epoch's plan. Out: `config.yaml`, `overrides.yaml`, `plan.json`, one
+`environment.json` a session, later `result.json` and `evaluation.json`, each whole or not there.
 """
 
+import fcntl
 import json
 import os
 import platform
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
 
 import torch
 import yaml
 
-from dflash_exp.checkpoint import write_whole
+from dflash_exp.config import OUTSIDE_IDENTITY
+from dflash_exp.durable import write_whole
 
 PACKAGES = (
     "dflash-exp",
@@ -36,6 +40,16 @@ def finished(run_dir: Path) -> bool:
     return path.is_file() and json.loads(path.read_text(encoding="utf-8"))["status"] == "finished"
 
 
+def begun(run_dir: Path) -> bool:
+    """Whether a run was begun here."""
+    return (run_dir / "config.yaml").is_file()
+
+
+def taken(run_dir: Path) -> bool:
+    """Whether something lies here that is no run."""
+    return run_dir.exists() and not begun(run_dir) and not (run_dir / ".lock").exists() and any(run_dir.iterdir())
+
+
 def free_directory(wanted: Path) -> Path:
     """`wanted`, or the first of wanted-2, wanted-3, ... that is not taken."""
     return _free(wanted, "")
@@ -47,13 +61,67 @@ def free_file(wanted: Path) -> Path:
 
 
 def create(run_dir: Path, config: dict[str, object], overrides: list[str], plan: dict[str, object]) -> None:
-    """Make the directory and write what is known before the first step."""
-    run_dir.mkdir(parents=True)
-    (run_dir / "logs").mkdir()
-    write_whole(run_dir / "config.yaml", yaml.safe_dump(config, sort_keys=False, allow_unicode=True))
+    """Fill a new run directory with what is known before the first step; config.yaml last: with it, it is a run."""
+    (run_dir / "logs").mkdir(exist_ok=True)
     write_whole(run_dir / "overrides.yaml", yaml.safe_dump(overrides))
-    write_json(run_dir / "environment.json", environment())
     write_json(run_dir / "plan.json", plan)
+    write_whole(run_dir / "config.yaml", yaml.safe_dump(config, sort_keys=False, allow_unicode=True))
+
+
+def note_session(run_dir: Path) -> int:
+    """Write where this session runs, `environment.json` or environment-<n>.json; how many there were before."""
+    path = free_file(run_dir / "environment.json")
+    write_json(path, environment())
+    return len(list(run_dir.glob("environment*.json"))) - 1
+
+
+@contextmanager
+def locked(run_dir: Path) -> Iterator[None]:
+    """Make the directory and keep other processes out of it. Raises ValueError where one is at work."""
+    run_dir.mkdir(parents=True, exist_ok=True)
+    with (run_dir / ".lock").open("a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise ValueError(
+                f"run_dir must not be in use, another process trains in {run_dir}; wait for it, or name another run_dir"
+            ) from error
+        try:
+            yield
+        finally:
+            if [path.name for path in run_dir.iterdir()] == [".lock"]:  # nothing was begun
+                (run_dir / ".lock").unlink()
+                run_dir.rmdir()
+
+
+def check_same_run(run_dir: Path, config: dict[str, object], plan: dict[str, object]) -> None:
+    """ValueError, naming what differs, unless the run that was begun there is the one that is wanted."""
+    begun = _flat(yaml.safe_load((run_dir / "config.yaml").read_text(encoding="utf-8")))
+    wanted = _flat(config)
+    odd = [key for key in sorted(begun.keys() | wanted.keys()) if begun.get(key) != wanted.get(key)]
+    odd = [key for key in odd if key.partition(".")[0] not in OUTSIDE_IDENTITY and key != "plan.out"]
+    mend = "say the same configuration to resume, or another run_dir"
+    if odd:
+        shown = ", ".join(f"{key} ({begun.get(key)} there, {wanted.get(key)} here)" for key in odd[:3])
+        more = f" and {len(odd) - 3} more" if len(odd) > 3 else ""
+        raise ValueError(f"run_dir must hold this run or nothing, {run_dir} differs in {shown}{more}; {mend}")
+    there = json.loads((run_dir / "plan.json").read_text(encoding="utf-8"))
+    for key in ("batches_sha256", "order_sha256", "plan_sha256"):
+        if there[key] != plan[key]:
+            raise ValueError(
+                f"run_dir must hold this plan, {run_dir} differs in {key}: the data, or the way plans are made, "
+                "changed since it was begun; take the data of then, or another run_dir"
+            )
+
+
+def _flat(values: object, prefix: str = "") -> dict[str, object]:
+    """Leaves by dotted key."""
+    if not isinstance(values, dict) or not values:
+        return {prefix: values}
+    flat: dict[str, object] = {}
+    for key, value in values.items():
+        flat |= _flat(value, f"{prefix}.{key}" if prefix else str(key))
+    return flat
 
 
 def write_json(path: Path, value: object) -> None:

@@ -5,7 +5,7 @@ In: a loaded target, a drafter, prompts from the store or from a JSONL file. Out
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
@@ -15,7 +15,6 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from dflash_exp.architecture import TargetShape
-from dflash_exp.checkpoint import find_drafter, load_weights, read_shape
 from dflash_exp.config import Config, EvaluateOptions
 from dflash_exp.data.store import EmbeddedData, Responses, StoreData, TooLong, read_split
 from dflash_exp.decode import DecodeConfig
@@ -23,6 +22,7 @@ from dflash_exp.drafter.model import Drafter
 from dflash_exp.drafter.session import DraftSession
 from dflash_exp.drafter.shape import DrafterShape
 from dflash_exp.evaluation import evaluate as decode_both_ways
+from dflash_exp.export import find_drafter, load_weights, read_shape
 from dflash_exp.models import LoadedTarget, load
 from dflash_exp.run_directory import free_file, write_json
 from dflash_exp.suggest import ConfigError
@@ -48,7 +48,7 @@ def evaluate(path: Path, config: Config | None, options: EvaluateOptions) -> int
         prompts = _prompts(config, options, target)
     except ValueError as error:
         raise ConfigError(str(error)) from error
-    evaluation = score(target, drafter, prompts, decoding, folder.name, console)
+    evaluation = score(target, drafter, prompts, decoding, folder.name, console, lambda: None)
     print_evaluation(console, evaluation)
     out = free_file(path / "evaluation.json")
     write_json(out, evaluation)
@@ -63,13 +63,15 @@ def score(
     decoding: DecodeConfig,
     checkpoint: str,
     console: Console,
+    after_prompt: Callable[[], None],
 ) -> dict[str, object]:
-    """Decode every prompt plainly and speculatively."""
+    """Decode every prompt plainly and speculatively; `after_prompt` may raise to stop."""
     with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task("decode", total=len(prompts))
 
         def show(done: int, _: int) -> None:
             bar.update(task, completed=done)
+            after_prompt()
 
         sessions = lambda: DraftSession(drafter)  # noqa: E731
         return decode_both_ways(target.model, sessions, prompts, decoding, checkpoint, time.perf_counter, show)

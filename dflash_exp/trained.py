@@ -5,8 +5,11 @@ whatever their order. Two runs whose first and third agree have trained on the s
 """
 
 import hashlib
+from collections.abc import Mapping
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from dflash_exp.messages import TokenBatch
 
@@ -23,6 +26,17 @@ class TrainedHashes:
         anchors = np.stack([batch.anchor_row_A.numpy(), batch.anchor_position_A.numpy()]).astype("<i8")
         key = (plan.epoch, plan.bucket, plan.index)
         self._batches.append((key, _digest(rows), _digest(rows, anchors)))
+
+    def state(self) -> dict[str, Tensor]:
+        """What was collected, as tensors: keys int64 [N, 3] and digests uint8 [N, 64], in the order of training."""
+        keys = np.array([key for key, _, _ in self._batches], dtype=np.int64).reshape(-1, 3)
+        digests = np.frombuffer(b"".join(b + a for _, b, a in self._batches), dtype=np.uint8).reshape(-1, 64)
+        return {"keys": torch.from_numpy(keys), "digests": torch.from_numpy(digests.copy())}
+
+    def load_state(self, state: Mapping[str, Tensor]) -> None:
+        """Go on from what `state` gave."""
+        pairs = zip(state["keys"].tolist(), state["digests"].numpy(), strict=True)
+        self._batches = [((k[0], k[1], k[2]), d[:32].tobytes(), d[32:].tobytes()) for k, d in pairs]
 
     def hashes(self) -> dict[str, str]:
         """The three fields of result.json."""

@@ -1,135 +1,213 @@
-"""A drafter on disk is what it was, bit for bit, in the published layout, whole or not there."""
+"""A checkpoint is whole or not there, verified when read, and written while training goes on."""
 
 import json
-import os
+import threading
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
 
-from dflash_exp.checkpoint import find_drafter, load_weights, read_shape, save_drafter, write_whole
-from dflash_exp.drafter.model import Drafter, initialise, parameter_names
+from dflash_exp import checkpoint as module
+from dflash_exp.checkpoint import (
+    Checkpoint,
+    CheckpointWriter,
+    Snapshot,
+    newest_whole,
+    read_progress,
+    read_state,
+    step_folders,
+    take_snapshot,
+)
+from dflash_exp.drafter.model import Drafter, initialise
 from dflash_exp.drafter.shape import DrafterShape
+from dflash_exp.optim import Muon, Schedule, build_optimizer
 
 SHAPE = DrafterShape(
-    hidden_size=8, intermediate_size=12, n_heads=2, n_kv_heads=1, head_dim=4, n_layers=2, block_size=4, vocab_size=20,
+    hidden_size=8, intermediate_size=12, n_heads=2, n_kv_heads=1, head_dim=4, n_layers=1, block_size=4, vocab_size=20,
     mask_token_id=1, target_layer_ids=(0, 2), rope_theta=500.0, rms_norm_eps=1e-5, n_target_layers=4,
 )  # fmt: skip
+CONFIG = Checkpoint(every_steps=1, keep_last=2, max_failures=1)
+OPTIM = Muon(0.02, 0.95, 0.0, 0.02, [0.9, 0.95], Schedule.constant, 0.0, 0.0, 1.0)
 
 
-def drafter_of(shape: DrafterShape = SHAPE, seed: int = 0) -> Drafter:
-    drafter = Drafter(shape, *torch.zeros(2, shape.vocab_size, shape.hidden_size))
+def drafter_of(seed: int = 0) -> Drafter:
+    drafter = Drafter(SHAPE, *torch.zeros(2, SHAPE.vocab_size, SHAPE.hidden_size))
     initialise(drafter, seed)
     return drafter
 
 
-@pytest.fixture
-def saved(tmp_path: Path) -> Path:
-    return save_drafter(tmp_path, 7, drafter_of(), 256)
+def snapshot(step: int, **state: Any) -> Snapshot:
+    return take_snapshot(step, drafter_of(), 64, {"optimizer": {"x": torch.arange(3.0)}, **state}, {"step": step})
 
 
-def test_what_is_read_is_what_was_saved_bit_for_bit(tmp_path: Path, saved: Path) -> None:
-    shape = read_shape(find_drafter(tmp_path, None))
-    assert shape == SHAPE
-    other = drafter_of(shape, seed=1)
-    load_weights(other, saved)
-    for (name, one), (_, two) in zip(drafter_of().named_parameters(), other.named_parameters(), strict=True):
-        assert torch.equal(one, two), name
+def saved(run_dir: Path, *steps: int, said: list[str] | None = None, config: Checkpoint = CONFIG) -> CheckpointWriter:
+    writer = CheckpointWriter(run_dir, config, [].append if said is None else said.append)
+    for step in steps:
+        writer.save(snapshot(step))
+    writer.wait()
+    return writer
 
 
-def test_a_checkpoint_is_two_files_with_exactly_a_drafter_s_keys_in_fp32(tmp_path: Path, saved: Path) -> None:
-    assert saved == tmp_path / "checkpoints" / "step-00000007"
-    assert sorted(p.name for p in saved.iterdir()) == ["config.json", "model.safetensors"]
-    state = load_file(saved / "model.safetensors")
-    assert sorted(state) == parameter_names(2)
-    assert {tensor.dtype for tensor in state.values()} == {torch.float32}
-    assert not any("embed" in name or "head" in name for name in state)
+def names(run_dir: Path) -> list[str]:
+    return sorted(p.name for p in (run_dir / "checkpoints").iterdir())
 
 
-def test_the_configuration_states_what_engines_read(saved: Path) -> None:
-    config = json.loads((saved / "config.json").read_text())
-    assert config["architectures"] == ["DFlashDraftModel"]
-    assert config["dflash_config"] == {"mask_token_id": 1, "target_layer_ids": [0, 2]}
-    assert (config["block_size"], config["num_target_layers"], config["num_hidden_layers"]) == (4, 4, 2)
-    assert config["max_position_embeddings"] == 256
+def test_what_is_read_is_what_was_saved_and_the_newest_few_stay(tmp_path: Path) -> None:
+    assert saved(tmp_path, 1, 2, 3).close() == "step-00000003"
+    assert names(tmp_path) == ["latest", "step-00000002", "step-00000003"]
+    folder = newest_whole(tmp_path, pytest.fail)
+    assert folder is not None and folder.name == "step-00000003"
+    assert read_progress(folder) == {"step": 3}
+    assert torch.equal(read_state(folder)["optimizer"]["x"], torch.arange(3.0))
 
 
-def test_latest_names_the_newest_and_any_other_can_be_asked_for(tmp_path: Path, saved: Path) -> None:
-    newest = save_drafter(tmp_path, 12, drafter_of(seed=1), 256)
-    assert find_drafter(tmp_path, None) == newest
-    assert find_drafter(tmp_path, "step-00000007") == saved
-    assert find_drafter(saved, None) == saved
-    with pytest.raises(ValueError, match=r"one of the run's, step-00000007, step-00000012; got step-3"):
-        find_drafter(tmp_path, "step-3")
+def test_an_optimizer_comes_back_bit_for_bit_and_goes_on_the_same(tmp_path: Path) -> None:
+    def trained(drafter: Drafter, optimizer: Any, n_steps: int) -> list[torch.Tensor]:
+        for _ in range(n_steps):
+            for p in drafter.parameters():
+                p.grad = torch.sin(p.detach() * 7)
+            optimizer.step()
+        return [p.detach().clone() for p in drafter.parameters()]
+
+    whole = drafter_of()
+    expected = trained(whole, build_optimizer(OPTIM, whole.named_parameters()), 5)
+    drafter = drafter_of()
+    optimizer = build_optimizer(OPTIM, drafter.named_parameters())
+    trained(drafter, optimizer, 2)
+    writer = CheckpointWriter(tmp_path, CONFIG, pytest.fail)
+    writer.save(take_snapshot(2, drafter, 64, {"optimizer": optimizer.state_dict()}, {}))
+    trained(drafter, optimizer, 1)  # training goes on: the snapshot is a copy
+    folder = tmp_path / "checkpoints" / str(writer.close())
+    other = drafter_of(seed=1)
+    again = build_optimizer(OPTIM, other.named_parameters())
+    other.load_state_dict(module_state(folder))
+    again.load_state_dict(read_state(folder)["optimizer"])
+    for one, two in zip(trained(other, again, 3), expected, strict=True):
+        assert torch.equal(one, two)
 
 
-def test_a_run_without_a_checkpoint_says_so(tmp_path: Path) -> None:
-    (tmp_path / "checkpoints").mkdir()
-    with pytest.raises(ValueError, match="a run must have a checkpoint to be evaluated, got none"):
-        find_drafter(tmp_path, None)
+def module_state(folder: Path) -> dict[str, torch.Tensor]:
+    from safetensors.torch import load_file
+
+    return load_file(folder / "model.safetensors")
 
 
-def test_a_save_that_fails_leaves_the_newest_whole_one(
-    tmp_path: Path, saved: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("name", ["model.safetensors", "state.pt", "progress.json", "checksums.json"])
+@pytest.mark.parametrize("how", ["cut", "flipped", "gone"])
+def test_a_damaged_newest_falls_back_to_the_one_before_and_says_so(tmp_path: Path, name: str, how: str) -> None:
+    saved(tmp_path, 1, 2)
+    path = tmp_path / "checkpoints" / "step-00000002" / name
+    whole = path.read_bytes()
+    middle = len(whole) // 2
+    if how == "gone":
+        path.unlink()
+    else:
+        path.write_bytes(whole[:middle] + (b"" if how == "cut" else bytes([whole[middle] ^ 1]) + whole[middle + 1 :]))
+    said: list[str] = []
+    folder = newest_whole(tmp_path, said.append)
+    assert folder is not None and folder.name == "step-00000001"
+    assert len(said) == 1 and "checkpoint step-00000002 is damaged" in said[0]
+    assert "damaged-step-00000002" in names(tmp_path)
+
+
+def test_where_all_are_damaged_there_is_none(tmp_path: Path) -> None:
+    saved(tmp_path, 1)
+    (tmp_path / "checkpoints" / "step-00000001" / "state.pt").unlink()
+    assert newest_whole(tmp_path, lambda _: None) is None and newest_whole(tmp_path / "new", pytest.fail) is None
+
+
+def fails_at(steps: set[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = module._fill
+
+    def fill(folder: Path, snapshot: Snapshot) -> None:
+        (folder / "state.pt").write_bytes(b"half")
+        if snapshot.step in steps:
+            raise OSError("no space left on device")
+        plain(folder, snapshot)
+
+    monkeypatch.setattr(module, "_fill", fill)
+
+
+def test_a_full_disk_leaves_the_old_one_is_said_and_training_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(*_: object) -> None:
-        raise OSError("no space left on device")
+    fails_at({2}, monkeypatch)
+    said: list[str] = []
+    assert saved(tmp_path, 1, 2, said=said) is not None
+    assert names(tmp_path) == ["latest", "step-00000001"]
+    assert said == ["checkpoint of step 2 was not written (no space left on device): training goes on, 0 more may fail"]
+    assert saved(tmp_path, 3).close() == "step-00000003"
 
-    monkeypatch.setattr(os, "rename", full)
+
+def test_more_failures_in_a_row_than_are_allowed_end_the_run_and_one_success_forgets_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fails_at({2, 4, 5}, monkeypatch)
+    writer = saved(tmp_path, 1, 2, 3, 4)
+    writer.save(snapshot(5))
     with pytest.raises(OSError, match="no space"):
-        save_drafter(tmp_path, 8, drafter_of(seed=1), 256)
-    assert find_drafter(tmp_path, None) == saved
-    assert [p.name for p in (tmp_path / "checkpoints").glob("step-*")] == ["step-00000007"]
+        writer.wait()
+    assert (tmp_path / "checkpoints" / "latest").read_text() == "step-00000003\n"
 
 
-def test_a_checkpoint_is_never_overwritten(tmp_path: Path, saved: Path) -> None:
-    before = (saved / "model.safetensors").read_bytes()
-    with pytest.raises(OSError):
-        save_drafter(tmp_path, 7, drafter_of(seed=1), 256)
-    assert (saved / "model.safetensors").read_bytes() == before
-
-
-def test_wrong_keys_are_refused_in_one_line_that_names_one(saved: Path) -> None:
-    path = saved / "model.safetensors"
-    state = load_file(path)
-    state["lm_head.weight"] = state.pop("norm.weight")
-    save_file(state, path)
-    with pytest.raises(ValueError, match=r"exactly the keys of a DFlash drafter, 2 differ, first lm_head") as caught:
-        load_weights(drafter_of(), saved)
-    assert "\n" not in str(caught.value)
-
-
-def test_a_wrong_shape_is_refused_in_one_line_and_nothing_is_loaded(saved: Path) -> None:
-    drafter = drafter_of(replace(SHAPE, intermediate_size=16), seed=1)
-    before = drafter.fc.weight.detach().clone()
-    with pytest.raises(ValueError, match=r"mlp\.\w+\.weight must have shape .*16.*, got .*12") as caught:
-        load_weights(drafter, saved)
-    assert "\n" not in str(caught.value)
-    assert torch.equal(drafter.fc.weight, before)
-
-
-def test_a_folder_that_holds_no_drafter_is_refused(tmp_path: Path, saved: Path) -> None:
-    with pytest.raises(ValueError, match=r"must hold a drafter's config\.json"):
-        read_shape(tmp_path)
-    config = json.loads((saved / "config.json").read_text())
-    del config["block_size"]
-    (saved / "config.json").write_text(json.dumps(config))
-    with pytest.raises(ValueError, match="must state block_size"):
-        read_shape(saved)
-
-
-def test_a_small_file_is_written_whole_or_stays_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "latest"
-    write_whole(path, "one\n")
-    write_whole(path, "two\n")
-    assert path.read_text() == "two\n" and [p.name for p in tmp_path.iterdir()] == ["latest"]
-
-    def full(*_: object) -> None:
-        raise OSError("no space left on device")
-
-    monkeypatch.setattr(os, "fsync", full)
+def test_the_last_save_of_a_run_must_not_fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fails_at({2}, monkeypatch)
     with pytest.raises(OSError, match="no space"):
-        write_whole(path, "three\n")
-    assert path.read_text() == "two\n"
+        saved(tmp_path, 1, 2, config=replace(CONFIG, max_failures=9)).close()
+
+
+def test_training_waits_for_the_copy_not_for_the_disk_and_one_write_is_in_flight(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain, let_go, running = module._fill, threading.Event(), []
+
+    def fill(folder: Path, snapshot: Snapshot) -> None:
+        running.append(snapshot.step)
+        let_go.wait(10.0)
+        plain(folder, snapshot)
+
+    monkeypatch.setattr(module, "_fill", fill)
+    writer = CheckpointWriter(tmp_path, CONFIG, pytest.fail)
+    writer.save(snapshot(1))  # returns, though nothing can be written yet
+    second = threading.Thread(target=writer.save, args=(snapshot(2),))
+    second.start()
+    second.join(0.1)
+    assert second.is_alive() and running == [1]
+    let_go.set()
+    second.join(10.0)
+    assert writer.close() == "step-00000002" and running == [1, 2]
+
+
+def test_state_with_code_in_it_is_not_run(tmp_path: Path) -> None:
+    saved(tmp_path, 1)
+    folder = tmp_path / "checkpoints" / "step-00000001"
+
+    class Evil:
+        def __reduce__(self) -> tuple[Any, ...]:
+            return (pytest.fail, ("it ran",))
+
+    torch.save({"optimizer": Evil()}, folder / "state.pt")
+    with pytest.raises(Exception, match="weights_only"):
+        read_state(folder)
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"every_steps": -1}, r"checkpoint\.every_steps must be >= 0, got -1"),
+        ({"keep_last": 0}, r"checkpoint\.keep_last must be >= 1, got 0"),
+        ({"max_failures": -2}, r"checkpoint\.max_failures must be >= 0, got -2"),
+    ],
+)
+def test_values_out_of_range_are_refused(changed: dict[str, int], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        replace(CONFIG, **changed)
+
+
+def test_checksums_cover_every_other_file(tmp_path: Path) -> None:
+    saved(tmp_path, 1)
+    (folder,) = step_folders(tmp_path / "checkpoints")
+    stated = json.loads((folder / "checksums.json").read_text())
+    assert set(stated) == {p.name for p in folder.iterdir()} - {"checksums.json"}

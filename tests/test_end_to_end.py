@@ -3,95 +3,25 @@
 import json
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
-import torch
-from torch import nn
-from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from dflash_exp.cli import main
 from dflash_exp.compose import compose
 from dflash_exp.data.prepare import Row, write_store
 from dflash_exp.door import load
-from dflash_exp.embedded.tokenizer import END_ID, prompt_ids, train_tokenizer
 from dflash_exp.experiment import run
 from dflash_exp.suggest import ConfigError
-from dflash_exp.telemetry.metrics import is_timing
 from dflash_exp.telemetry.sinks import read_records
+from tests.world import VOCAB_SIZE, World, files_of, make_world, result_of, results_only
 
-VOCAB_SIZE = 288
-WORDS = ("def add(a, b):", "return a + b", "for x in range(n):", "print(x)", "class Point:", "x = 0")
 SAME = ("trained_batches_sha256", "anchors_sha256", "init_sha256", "probe_sha256")
-
-
-@dataclass(frozen=True)
-class World:
-    """A target, a store and a folder for runs."""
-
-    root: Path
-
-    def overrides(self, run_dir: str, *more: str) -> list[str]:
-        """One epoch of about ten batches on the CPU, decoded at the end."""
-        return [
-            "data=store", f"data.path={self.root / 'store'}", "target=hf", f"target.path={self.root / 'target'}",
-            "target.dtype=float64", "topology=cpu", "steps=null", "epochs=1", "batches_per_step=2",
-            "batches.budget_tokens=96", "buckets.n_buckets=3", "drafter.n_layers=1", "drafter.taps=[0,2]",
-            "drafter.block_size=4", "drafter.anchors=4", "drafter.slots_per_pass=32", "probe.every_steps=2",
-            "probe.sequences=4", "prompts.limit=3", "prompts.max_new_tokens=10", "pipeline.threads.target=1",
-            "pipeline.threads.drafter=1", f"run_dir={self.root / run_dir}",
-            *more,
-        ]  # fmt: skip
-
-    def train(self, run_dir: str, *more: str) -> Path:
-        overrides = self.overrides(run_dir, *more)
-        assert run(compose(overrides), overrides) == 0
-        return self.root / run_dir
-
-
-def result_of(run_dir: Path) -> dict[str, Any]:
-    return json.loads((run_dir / "result.json").read_text())
-
-
-def results_only(run_dir: Path) -> list[dict[str, Any]]:
-    """The records without what may differ between two runs that are the same."""
-    records = read_records(run_dir / "metrics.jsonl")
-    return [{name: value for name, value in record.items() if not is_timing(name)} for record in records]
-
-
-def files_of(folder: Path) -> dict[str, bytes]:
-    return {p.relative_to(folder).as_posix(): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
-
-
-def save_tiny_target(folder: Path, tokenizer: Any) -> None:
-    torch.manual_seed(0)
-    config = Qwen3Config(
-        vocab_size=VOCAB_SIZE, hidden_size=32, intermediate_size=48, num_hidden_layers=4, num_attention_heads=4,
-        num_key_value_heads=2, head_dim=8, max_position_embeddings=256, initializer_range=0.3, eos_token_id=END_ID,
-        bos_token_id=None, tie_word_embeddings=True,
-    )  # fmt: skip
-    model = Qwen3ForCausalLM(config)
-    nn.Module.to(model, torch.float32)
-    model.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
 
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> World:
-    root = tmp_path_factory.mktemp("world")
-    tokenizer = train_tokenizer(WORDS * 4, VOCAB_SIZE)
-    save_tiny_target(root / "target", tokenizer)
-
-    def row(i: int) -> Row:
-        prompt = prompt_ids(tokenizer, WORDS[i % len(WORDS)])
-        response = [5 + (7 * i + 3 * k) % (VOCAB_SIZE - 5) for k in range(6 + 5 * (i % 7))] + [END_ID]
-        return Row([*prompt, *response], [False] * len(prompt) + [True] * len(response), "words", "eos")
-
-    splits = {"train": 24, "probe": 6, "prompts": 4}
-    write_store(root / "store", {name: [row(i) for i in range(n)] for name, n in splits.items()}, VOCAB_SIZE)
-    return World(root)
+    return make_world(tmp_path_factory.mktemp("world"))
 
 
 @pytest.fixture(scope="module")
@@ -104,8 +34,9 @@ def test_a_run_s_directory_holds_what_the_contract_says_and_nothing_else(finishe
     checkpoint = f"checkpoints/step-{n_steps:08d}"
     assert {p.relative_to(finished_run).as_posix() for p in finished_run.rglob("*")} == {
         "config.yaml", "overrides.yaml", "environment.json", "plan.json", "metrics.jsonl", "result.json",
-        "evaluation.json", "logs", "checkpoints", "checkpoints/latest", checkpoint, f"{checkpoint}/config.json",
-        f"{checkpoint}/model.safetensors",
+        "evaluation.json", "logs", ".lock", "checkpoints", "checkpoints/latest", checkpoint,
+        f"{checkpoint}/config.json", f"{checkpoint}/model.safetensors", f"{checkpoint}/state.pt",
+        f"{checkpoint}/progress.json", f"{checkpoint}/checksums.json",
     }  # fmt: skip
     assert (finished_run / "checkpoints" / "latest").read_text().strip() == f"step-{n_steps:08d}"
 
@@ -134,6 +65,19 @@ def test_two_runs_of_one_configuration_give_the_same_results_bit_for_bit(world: 
     assert (again / weights).read_bytes() == (finished_run / weights).read_bytes()
     hashes = [{k: v for k, v in result_of(r).items() if k.endswith("_sha256")} for r in (again, finished_run)]
     assert len(hashes[0]) == 5 and hashes[0] == hashes[1]
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_the_overlapped_line_gives_the_results_of_a_for_loop_bit_for_bit(
+    world: World, finished_run: Path, workers: int
+) -> None:
+    assert "Overlapped" in (finished_run / "config.yaml").read_text()
+    loop = world.train(f"loop_{workers}", "pipeline=lockstep", "evaluate=false")
+    ahead = (f"topology.target_workers={workers}", f"pipeline.features_ahead={workers}", "pipeline.batches_ahead=1")
+    overlapped = world.train(f"overlapped_{workers}", *ahead, "evaluate=false")
+    assert results_only(overlapped) == results_only(loop) == results_only(finished_run)
+    weights = f"checkpoints/step-{result_of(loop)['steps']:08d}/model.safetensors"
+    assert (overlapped / weights).read_bytes() == (loop / weights).read_bytes()
 
 
 def test_two_strategies_train_the_same_batches_and_anchors_in_another_order(world: World, finished_run: Path) -> None:
@@ -165,7 +109,7 @@ def test_a_directory_that_is_there_is_never_touched(world: World) -> None:
 def test_decoding_with_the_drafter_loses_nothing_in_float64(finished_run: Path) -> None:
     evaluation = json.loads((finished_run / "evaluation.json").read_text())
     assert evaluation["lossless"] == "3/3"
-    assert evaluation["checkpoint"] == result_of(finished_run)["checkpoint"]
+    assert evaluation["checkpoint"] == (finished_run / "checkpoints" / "latest").read_text().strip()
     assert 1 <= evaluation["tau_pooled"] <= 4 and len(evaluation["accepted_at"]) == 3
 
 

@@ -8,15 +8,26 @@ from pathlib import Path
 import pytest
 import yaml
 
-from dflash_exp.run_directory import create, environment, finished, free_directory, free_file, write_json
+from dflash_exp.run_directory import (
+    check_same_run,
+    create,
+    environment,
+    finished,
+    free_directory,
+    free_file,
+    locked,
+    note_session,
+    taken,
+    write_json,
+)
 
 
 def test_a_new_run_says_what_it_is_before_its_first_step(tmp_path: Path) -> None:
-    run_dir = tmp_path / "runs" / "one"
+    run_dir = tmp_path
     config, plan = {"name": "τ", "steps": 3, "data": {"path": "x"}}, {"order_sha256": "ab", "edges": [1, 2]}
     create(run_dir, config, ["steps=3", "seed=1"], plan)
     assert sorted(p.name for p in run_dir.iterdir()) == [
-        "config.yaml", "environment.json", "logs", "overrides.yaml", "plan.json",
+        "config.yaml", "logs", "overrides.yaml", "plan.json",
     ]  # fmt: skip
     assert yaml.safe_load((run_dir / "config.yaml").read_text("utf-8")) == config
     assert list(yaml.safe_load((run_dir / "config.yaml").read_text("utf-8"))) == list(config)
@@ -24,12 +35,50 @@ def test_a_new_run_says_what_it_is_before_its_first_step(tmp_path: Path) -> None
     assert json.loads((run_dir / "plan.json").read_text()) == plan
 
 
-def test_a_directory_that_is_there_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "config.yaml").write_text("mine")
-    with pytest.raises(FileExistsError):
-        create(tmp_path, {}, [], {})
-    assert (tmp_path / "config.yaml").read_text() == "mine"
-    assert [p.name for p in tmp_path.iterdir()] == ["config.yaml"]
+PLAN = {"batches_sha256": "b", "order_sha256": "o", "plan_sha256": "p"}
+
+
+def test_another_configuration_or_plan_is_refused_and_what_differs_is_named(tmp_path: Path) -> None:
+    config = {"seed": 1, "optim": {"lr": 0.1, "betas": [0.9, 0.95]}, "topology": {"device": "cpu"}, "force": False}
+    create(tmp_path, config, [], PLAN)
+    check_same_run(tmp_path, config | {"topology": {"device": "cuda"}, "force": True}, PLAN)
+    with pytest.raises(ValueError, match=r"differs in optim\.lr \(0\.1 there, 0\.2 here\); say the same configuration"):
+        check_same_run(tmp_path, config | {"optim": {"lr": 0.2, "betas": [0.9, 0.95]}}, PLAN)
+    with pytest.raises(ValueError, match=r"differs in extra \(None there, 3 here\), seed \(1 there, 2 here\)"):
+        check_same_run(tmp_path, config | {"seed": 2, "extra": 3}, PLAN)
+    with pytest.raises(ValueError, match=r"differs in order_sha256: the data, or the way plans are made"):
+        check_same_run(tmp_path, config, PLAN | {"order_sha256": "x", "plan_sha256": "y"})
+
+
+def test_a_directory_in_use_is_refused_and_free_again_afterwards(tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    with locked(run_dir):
+        (run_dir / "config.yaml").touch()
+        with pytest.raises(ValueError, match="run_dir must not be in use"), locked(run_dir):
+            pass
+    with locked(run_dir):
+        pass
+    assert (run_dir / "config.yaml").exists()
+
+
+def test_a_directory_in_which_nothing_was_begun_is_gone_again(tmp_path: Path) -> None:
+    with locked(tmp_path / "run"):
+        pass
+    assert not (tmp_path / "run").exists()
+
+
+def test_every_session_says_where_it_runs_and_counts_those_before(tmp_path: Path) -> None:
+    assert [note_session(tmp_path) for _ in range(3)] == [0, 1, 2]
+    names = ["environment-2.json", "environment-3.json", "environment.json"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == names
+
+
+def test_what_is_no_run_is_taken_and_what_is_one_is_not(tmp_path: Path) -> None:
+    assert not taken(tmp_path / "none") and not taken(tmp_path)
+    (tmp_path / "notes.txt").touch()
+    assert taken(tmp_path)
+    (tmp_path / "config.yaml").touch()
+    assert not taken(tmp_path)
 
 
 def test_a_taken_name_gets_the_first_free_number(tmp_path: Path) -> None:

@@ -1,10 +1,10 @@
-"""Drafting for one growing sequence, with the context's keys and values kept.
+"""Drafting for one growing sequence, with the context's keys and values kept; or at many places of one that is known.
 
 In: features of committed tokens, then a bonus token. Out: the K - 1 tokens that the drafter expects next. The block
 runs through the same forward as in training, so what was trained is what drafts.
 """
 
-# T committed tokens, F features, K block slots, S = K - 1, H hidden
+# T committed tokens, L tokens of a text, F features, A anchors, K block slots, S = K - 1, N rows of slots, H hidden
 
 from __future__ import annotations
 
@@ -15,6 +15,9 @@ from torch import Tensor
 from dflash_exp.drafter.attention import group_anchors
 from dflash_exp.drafter.layout import BlockLayout
 from dflash_exp.drafter.model import Context, Drafter
+
+HEAD_LOGITS = 2**24
+"""Logits alive at once, in elements, when many drafts are read off: 110 rows of a vocabulary of 151,936."""
 
 
 class DraftSession:
@@ -44,9 +47,38 @@ class DraftSession:
         """
         if not self._context:
             raise ValueError("a draft needs context: extend got no features yet; call extend before propose")
-        position = torch.tensor([self._n_committed])
-        device = self.drafter.fc.weight.device
-        groups = group_anchors(torch.tensor([1]), position, self.drafter.shape.n_kv_heads, device)
-        blocks = BlockLayout(torch.tensor([bonus], device=device), position.to(device), groups)
-        hidden_SH = self.drafter(self._context, blocks)[0]
+        at = torch.tensor([self._n_committed])
+        hidden_SH = _hidden(self.drafter, self._context, torch.tensor([bonus]), at)[0]
         return F.linear(hidden_SH, self.drafter.head_VH).argmax(-1)
+
+
+@torch.no_grad()
+def drafts_at(
+    drafter: Drafter, features_TF: Tensor, tokens_L: Tensor, positions_A: Tensor, slots_per_pass: int
+) -> Tensor:
+    """What a session would propose after each of the tokens at `positions_A` (A >= 1); int64 [A, K - 1].
+
+    tokens and positions (int64, ascending) lie on the CPU; features are those of the text's first T tokens, as many as
+    the last position at least. `slots_per_pass` and `HEAD_LOGITS` bound the memory, and change rounding at most.
+    Raises ValueError where features are too few.
+    """
+    if int(positions_A[-1]) > len(features_TF):
+        raise ValueError(
+            f"a draft at position {int(positions_A[-1])} needs the features of every token before it, "
+            f"got {len(features_TF)}; hand in more features or leave out the position"
+        )
+    size = drafter.shape.block_size
+    context = drafter.context(features_TF[None])
+    n_rows = max(1, HEAD_LOGITS // len(drafter.head_VH))
+    drafted = []
+    for some_A in positions_A.split(max(1, slots_per_pass // size)):
+        hidden_NH = _hidden(drafter, context, tokens_L[some_A], some_A).flatten(0, 1)
+        drafted += [F.linear(rows_NH, drafter.head_VH).argmax(-1) for rows_NH in hidden_NH.split(n_rows)]
+    return torch.cat(drafted).view(-1, size - 1)
+
+
+def _hidden(drafter: Drafter, context: Context, token_A: Tensor, position_A: Tensor) -> Tensor:
+    """Hidden states of the blocks that follow some tokens of one text, [A, S, H]; in: int64, on the CPU."""
+    device = drafter.fc.weight.device
+    groups = group_anchors(torch.tensor([len(position_A)]), position_A, drafter.shape.n_kv_heads, device)
+    return drafter(context, BlockLayout(token_A.to(device), position_A.to(device), groups))

@@ -93,8 +93,12 @@ class DrafterStep:
         for gradient in gradients if clipped else []:
             gradient.mul_(self.max_grad_norm / norm)
         self.optimizer.step()
-        self.optimizer.zero_grad()
+        self.discard()
         return StepOutcome(grad_norm=norm, clipped=clipped)
+
+    def discard(self) -> None:
+        """Forget the gradient."""
+        self.optimizer.zero_grad()
 
     def _context(self, features: TargetFeatures, anchors: Anchors) -> Context:
         rows_BT = anchors.context_rows_BT.to(features.features_PF.device, non_blocking=True)

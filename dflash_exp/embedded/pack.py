@@ -20,7 +20,6 @@ from transformers import Qwen3ForCausalLM
 
 from dflash_exp.data.prepare import Row, write_store
 from dflash_exp.data.store import file_sha256
-from dflash_exp.evaluation import repeats_itself
 
 MIN_RESPONSE_TOKENS = 8
 MIN_TOKENS, MAX_TOKENS = 30, 2048
@@ -69,7 +68,7 @@ def pack(out: Path, n_train: int, seed: int) -> None:
         "target": json.loads((out / "target_training.json").read_text()),
         "conversations": {split: len(sampled) for split, sampled in chosen.items()},
         "left_out": dict(left_out),
-        "prompts_not_looping": sum(not repeats_itself(s.response) for s in chosen["prompts"]),
+        "prompts_not_looping": sum(s.ending != "loop" for s in chosen["prompts"]),
         "by_bucket": describe_by_bucket(chosen["train"], files / "target"),
     }
     (files / "record.json").write_text(json.dumps(record, indent=1) + "\n")

@@ -27,15 +27,15 @@ from dflash_exp.embedded.responses import sample_responses
 from dflash_exp.embedded.tokenizer import MASK_ID, train_tokenizer
 from dflash_exp.optim import Muon, Schedule
 
-VOCAB_SIZE = 512
-"""Few merges: a token is a short piece of a name, so that a small drafter learns to predict several in a row."""
+VOCAB_SIZE = 280
+"""All bytes and 19 merges: a token is a character or two, so a small drafter learns to predict several in a row."""
 MASK_ROW_NORM = 0.1
 """The head is tied: with an untrained mask row of full size every slot of a fresh drafter first predicts "mask"."""
-MEDIAN_PROMPT_TOKENS, SIGMA, MAX_PROMPT_TOKENS = 180.0, 0.8, 1980
-TRAINED_RESPONSE_TOKENS = 256
+MEDIAN_PROMPT_TOKENS, SIGMA, MAX_PROMPT_TOKENS = 140.0, 1.0, 1920
+TRAINED_RESPONSE_TOKENS = 416
 """The target learns from responses that end by this length, so that its own rarely meet the cap."""
-CAP = 320
-TEMPERATURE = 0.6
+CAP = 512
+TEMPERATURE = 0.4
 TESTS_EVERY = 4
 """The library's own tests are two thirds of its functions; conversations are drawn from every fourth of them."""
 WANTED = {"train": 5600, "probe": 320, "prompts": 400}

@@ -1,16 +1,35 @@
-"""The drafter stage of the line: gradients add up over a step's batches, then one update.
+"""The drafter stage of the line: gradients add up over a step's batches, then one update; and the loop around it.
 
 In: features in plan order. Out: a `StepResult` a step. The learning rate and the loss's denominator come from a
 schedule that is known before the run begins: one `StepSetting` for each optimizer step.
 """
 
-from collections.abc import Iterator
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
 from dflash_exp.drafter.loss import BatchSums, denominator
-from dflash_exp.drafter.step import DrafterStep
-from dflash_exp.messages import BatchPlan, LossSums, StepResult, TargetFeatures, total, total_by_bucket
+from dflash_exp.drafter.step import DrafterStep, StepOutcome
+from dflash_exp.messages import (
+    BatchPlan,
+    ChannelFill,
+    LossSums,
+    NonFinite,
+    StageTime,
+    StepResult,
+    StepTiming,
+    TargetFeatures,
+    TokenBatch,
+    total,
+    total_by_bucket,
+)
+from dflash_exp.pipeline.channel import Channel, EndOfChannel
+from dflash_exp.pipeline.stages import AfterStep, DrafterStage, Forwarded, named, use_threads
+from dflash_exp.pipeline.watch import Doing, Watch
+
+NO_TIME = StageTime(0.0, 0.0)
 
 
 @dataclass(frozen=True)
@@ -31,43 +50,131 @@ class Scheduled(Protocol):
     def set_share(self, share: float) -> float: ...
 
 
+@dataclass(frozen=True)
+class Reports:
+    """Whom the trainer tells."""
+
+    trained: Callable[[TokenBatch], None]
+    """Of every batch that was trained."""
+    skipped: Callable[[str], None]
+    """Of every step that was skipped, in a line."""
+
+
 class DrafterTrainer:
     """Accumulates a step's batches and finishes it."""
 
-    def __init__(self, step: DrafterStep, optimizer: Scheduled, settings: Iterator[StepSetting]) -> None:
+    def __init__(
+        self,
+        step: DrafterStep,
+        optimizer: Scheduled,
+        settings: Iterator[StepSetting],
+        non_finite: NonFinite,
+        reports: Reports,
+    ) -> None:
         self._step = step
         self._optimizer = optimizer
         self._settings = settings
-        self._done: list[tuple[BatchPlan, BatchSums]] = []
-        self._tokens = self._padded_tokens = 0
+        self._non_finite = non_finite
+        self._reports = reports
+        self._done: list[tuple[TokenBatch, BatchSums]] = []
 
     def accumulate(self, features: TargetFeatures) -> None:
         """Forward and backward of one batch."""
-        batch = features.batch
-        self._done.append((batch.plan, self._step.accumulate(features)))
-        self._tokens += int(batch.lengths_B.sum())
-        self._padded_tokens += batch.tokens_BT.numel()
+        self._done.append((features.batch, self._step.accumulate(features)))
+        self._reports.trained(features.batch)
 
     def finish(self) -> StepResult:
-        """Divide, clip, update; raises FloatingPointError, naming the batches, when the gradient is not finite."""
+        """Divide, clip, update. With `guard.non_finite=stop` raises FloatingPointError, naming the batches, when the
+        gradient is not finite."""
         setting = next(self._settings)
         lr = self._optimizer.set_share(setting.share)
-        plans, sums = [plan for plan, _ in self._done], [s for _, s in self._done]
+        done, self._done = self._done, []
+        outcome = self._update([sums for _, sums in done], setting, [batch.plan for batch, _ in done])
+        by_bucket = total_by_bucket((batch.plan.bucket, read_sums(sums)) for batch, sums in done)
+        batches = [batch for batch, _ in done]
+        return StepResult(
+            epoch=batches[0].plan.epoch, sums=total(by_bucket.values()), by_bucket=dict(sorted(by_bucket.items())),
+            buckets=[batch.plan.bucket for batch in batches],
+            tokens=sum(int(batch.lengths_B.sum()) for batch in batches),
+            padded_tokens=sum(batch.tokens_BT.numel() for batch in batches),
+            short_step=len(batches) < setting.n_batches, lr=lr,
+            grad_norm=math.nan if outcome is None else outcome.grad_norm,
+            clipped=outcome is not None and outcome.clipped, skipped=outcome is None,
+        )  # fmt: skip
+
+    def _update(self, sums: list[BatchSums], setting: StepSetting, plans: list[BatchPlan]) -> StepOutcome | None:
+        """None where the step was skipped."""
         try:
-            outcome = self._step.finish(denominator(self._step.loss.reduction, sums, setting.epoch_weight_per_step))
+            return self._step.finish(denominator(self._step.loss.reduction, sums, setting.epoch_weight_per_step))
         except FloatingPointError as error:
             named = "; ".join(f"bucket {p.bucket} index {p.index} rows {p.sequence_rows.tolist()}" for p in plans)
-            raise FloatingPointError(f"{error} (epoch {plans[0].epoch}, step {plans[0].step}: {named})") from error
-        by_bucket = total_by_bucket((plan.bucket, read_sums(s)) for plan, s in self._done)
-        result = StepResult(
-            epoch=plans[0].epoch, sums=total(by_bucket.values()), by_bucket=dict(sorted(by_bucket.items())),
-            buckets=[plan.bucket for plan in plans], tokens=self._tokens, padded_tokens=self._padded_tokens,
-            short_step=len(plans) < setting.n_batches, lr=lr, grad_norm=outcome.grad_norm, clipped=outcome.clipped,
-        )  # fmt: skip
-        self._done, self._tokens, self._padded_tokens = [], 0, 0
-        return result
+            where = f"{error} (epoch {plans[0].epoch}, step {plans[0].step}: {named})"
+            if self._non_finite is NonFinite.stop:
+                raise FloatingPointError(where) from error
+            self._step.discard()
+            self._reports.skipped(f"skipped: {where}")
+            return None
 
 
 def read_sums(sums: BatchSums) -> LossSums:
     """Read a batch's sums off the device (waits for it)."""
     return LossSums(float(sums.loss), sums.weight, int(sums.correct), sums.slots, int(sums.accepted), sums.anchors)
+
+
+class DrafterTrainLoop:
+    """The last loop: takes features in plan order, trains, and calls `after_step` between two optimizer steps."""
+
+    def __init__(
+        self,
+        channels: Mapping[str, Channel],
+        stage: DrafterStage,
+        after_step: AfterStep,
+        threads: int | None,
+        watch: Watch,
+    ) -> None:
+        """`channels["features"]` is read; the fill of all is reported."""
+        self._channels = channels
+        self._features: Channel[Forwarded] = channels["features"]
+        self._stage = stage
+        self._after_step = after_step
+        self._threads = threads
+        self.watch = watch
+
+    def run(self) -> None:
+        """Until the features end or `after_step` says so."""
+        use_threads(self._threads)
+        before_s = time.perf_counter()
+        prefetch = target = NO_TIME
+        while True:
+            try:
+                number, item = self._features.take()
+            except EndOfChannel:
+                return
+            self._train(item)
+            self._features.release(number)
+            prefetch, target = prefetch + item.prefetch, target + item.target
+            if item.ends_step:
+                result = self._finish()
+                step_s = time.perf_counter() - before_s
+                timing = StepTiming(prefetch, target, self.watch.lap(), step_s, self._fill())
+                if not self._after_step(result, timing):
+                    self._features.close()
+                    return
+                self.watch.lap()  # what is done between two steps is no part of either
+                before_s = time.perf_counter()
+                prefetch = target = NO_TIME
+            self.watch.turn(Doing.waiting)
+
+    def _train(self, item: Forwarded) -> None:
+        self.watch.turn(Doing.busy)
+        batch = item.features.batch
+        with named("drafter", batch.plan, tuple(batch.tokens_BT.shape)):
+            self._stage.accumulate(item.features)
+
+    def _finish(self) -> StepResult:
+        self.watch.turn(Doing.busy)
+        return self._stage.finish()
+
+    def _fill(self) -> dict[str, ChannelFill]:
+        found = {name: channel.statistics() for name, channel in self._channels.items()}
+        return {name: ChannelFill(s.items, s.capacity, s.bytes) for name, s in found.items()}

@@ -1,33 +1,25 @@
 """The line: plan -> prefetch -> target forward -> drafter step, one optimizer step at a time.
 
-In: the steps of the plan and the three stages, each a plain callable. Out: what each step did, and how long each stage
-was busy. `run_lockstep` is a for-loop; whatever overlaps the stages must give the same results as it does.
+In: the steps of the plan, the three stages, and what to do after each step. `run_lockstep` is a for-loop;
+`run_overlapped` gives the same results with the stages in threads of their own, joined by bounded channels.
 """
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
 
 import torch
 
-from dflash_exp.messages import BatchPlan, StepResult, StepTiming, TargetFeatures, TokenBatch
+from dflash_exp.messages import BatchPlan, StageTime, StepTiming
+from dflash_exp.pipeline.channel import Channel
+from dflash_exp.pipeline.drafter_train import DrafterTrainLoop
+from dflash_exp.pipeline.prefetch import BatchPrefetcher
+from dflash_exp.pipeline.stages import AfterStep, Forwarded, Prefetched, Stages, Threads, named
+from dflash_exp.pipeline.supervisor import Loop, Supervisor
+from dflash_exp.pipeline.target_forward import TargetForwardLoop
+from dflash_exp.pipeline.watch import Watch
 
-In = TypeVar("In")
-Out = TypeVar("Out")
-
-
-@dataclass(frozen=True)
-class Threads:
-    """Intra-op threads of each stage on a CPU; None: as torch has them."""
-
-    target: int | None
-    drafter: int | None
-
-    def __post_init__(self) -> None:
-        for name, threads in {"target": self.target, "drafter": self.drafter}.items():
-            if threads is not None and threads < 1:
-                raise ValueError(f"pipeline.threads.{name} must be >= 1, got {threads}; null leaves it to torch")
+Steps = Iterable[tuple[BatchPlan, ...]]
 
 
 @dataclass(frozen=True)
@@ -37,57 +29,88 @@ class Lockstep:
     threads: Threads
 
 
-class DrafterStage(Protocol):
-    """The last stage: takes the batches of a step one by one, then updates the drafter."""
-
-    def accumulate(self, features: TargetFeatures) -> None: ...
-    def finish(self) -> StepResult: ...
-
-
 @dataclass(frozen=True)
-class Stages:
-    """What is done to each batch."""
+class Overlapped:
+    """Each stage in a thread of its own."""
 
-    prefetch: Callable[[BatchPlan], TokenBatch]
-    target: Callable[[TokenBatch], TargetFeatures]
-    drafter: DrafterStage
+    threads: Threads
+    batches_ahead: int
+    """Batches that the prefetcher may hold ready."""
+    features_ahead: int
+    """Batches whose features may be under way or waiting, over all target loops."""
+    features_bytes: int
+    """Memory of those features; one batch passes whatever its size."""
+    stall_timeout_s: float
+
+    def __post_init__(self) -> None:
+        counts = {"batches_ahead": self.batches_ahead, "features_ahead": self.features_ahead}
+        for name, value in {**counts, "features_bytes": self.features_bytes}.items():
+            if value < 1:
+                raise ValueError(f"pipeline.{name} must be >= 1, got {value}; pipeline=lockstep overlaps nothing")
+        if not self.stall_timeout_s > 0:
+            raise ValueError(f"pipeline.stall_timeout_s must be > 0, got {self.stall_timeout_s}; .inf waits for ever")
 
 
-def run_lockstep(
-    steps: Iterable[tuple[BatchPlan, ...]], stages: Stages, threads: Threads
-) -> Iterator[tuple[StepResult, StepTiming]]:
-    """Train on `steps` in order, each batch through all stages before the next; yields after every optimizer step."""
+def run_lockstep(steps: Steps, stages: Stages, threads: Threads, after_step: AfterStep) -> None:
+    """Train on `steps` in order, each batch through all stages before the next, until `after_step` returns False."""
     default = torch.get_num_threads()
     try:
         for step in steps:
-            watch = _Watch()
+            started_s = time.perf_counter()
+            busy_s = {"prefetch": 0.0, "target": 0.0, "drafter": 0.0}
             for plan in step:
-                batch = watch.timed("prefetch", stages.prefetch, plan)
+                with _timed(busy_s, "prefetch"), named("prefetch", plan):
+                    batch = stages.prefetch(plan)
+                shape = tuple(batch.tokens_BT.shape)
                 torch.set_num_threads(threads.target or default)
-                features = watch.timed("target", stages.target, batch)
+                with _timed(busy_s, "target"), named("target", plan, shape):
+                    features = stages.target(batch)
                 torch.set_num_threads(threads.drafter or default)
-                watch.timed("drafter", stages.drafter.accumulate, features)
-            result = watch.timed("drafter", lambda _: stages.drafter.finish(), None)
-            yield result, watch.timing()
+                with _timed(busy_s, "drafter"), named("drafter", plan, shape):
+                    stages.drafter.accumulate(features)
+            with _timed(busy_s, "drafter"):
+                result = stages.drafter.finish()
+            spent = (StageTime(busy_s[name], 0.0) for name in ("prefetch", "target", "drafter"))
+            if not after_step(result, StepTiming(*spent, step_s=time.perf_counter() - started_s, channels={})):
+                return
     finally:  # a sweep's next run must not inherit the threads of one that failed
         torch.set_num_threads(default)
 
 
-class _Watch:
-    """Adds up the seconds of a step by stage."""
+class _timed:
+    """Adds the seconds of a block to an account."""
 
-    def __init__(self) -> None:
+    def __init__(self, account_s: dict[str, float], name: str) -> None:
+        self._account_s, self._name = account_s, name
+
+    def __enter__(self) -> None:
         self._started_s = time.perf_counter()
-        self._busy_s = {"prefetch": 0.0, "target": 0.0, "drafter": 0.0}
 
-    def timed(self, stage: str, work: Callable[[In], Out], item: In) -> Out:
-        before_s = time.perf_counter()
-        done = work(item)
-        self._busy_s[stage] += time.perf_counter() - before_s
-        return done
+    def __exit__(self, *_: object) -> None:
+        self._account_s[self._name] += time.perf_counter() - self._started_s
 
-    def timing(self) -> StepTiming:
-        busy_s = self._busy_s
-        return StepTiming(
-            busy_s["prefetch"], busy_s["target"], busy_s["drafter"], time.perf_counter() - self._started_s
-        )
+
+def run_overlapped(
+    steps: Steps,
+    stages: Stages,
+    config: Overlapped,
+    target_workers: int,
+    after_step: AfterStep,
+    on_stall: Callable[[str], None],
+) -> None:
+    """The same results as `run_lockstep`, the stages side by side. The calling thread supervises.
+
+    A loop's failure is raised here, as it was raised there, after the others ended or five seconds passed.
+    `on_stall` is told which stage is stuck before `StageStalled` is raised: the time to dump every thread's stack.
+    """
+    batches: Channel[Prefetched] = Channel(config.batches_ahead)
+    features: Channel[Forwarded] = Channel(config.features_ahead, config.features_bytes)
+    channels = {"batches": batches, "features": features}
+    threads = config.threads
+    loops: list[Loop] = [BatchPrefetcher(steps, stages, batches, Watch("prefetch"))]
+    loops += [
+        TargetForwardLoop(batches, features, stages, threads.target, Watch(f"target-{i}"))
+        for i in range(target_workers)
+    ]
+    loops += [DrafterTrainLoop(channels, stages.drafter, after_step, threads.drafter, Watch("drafter"))]
+    Supervisor(loops, list(channels.values()), config.stall_timeout_s, on_stall).run()

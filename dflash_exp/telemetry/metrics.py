@@ -1,9 +1,10 @@
 """Names and arithmetic of every metric.
 
-In: what a step did and how long it took. Out: flat dictionaries for metrics.jsonl. Fields under `pipeline/`,
-`throughput/` and `progress/`, and `time_s`, are timing; every other field is a result, the same for the same run.
+In: what a step did and how long it took. Out: flat dictionaries for metrics.jsonl. `time_s` and the fields under
+`TIMING_PREFIXES` are timing; every other field is a result, the same for the same run.
 """
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -41,6 +42,7 @@ def step_metrics(result: StepResult) -> Metrics:
     metrics |= {
         "train/grad_norm": result.grad_norm,
         "train/clipped": result.clipped,
+        "train/skipped": result.skipped,
         "train/lr": result.lr,
         "train/anchors": result.sums.anchors,
         "train/weight": result.sums.weight,
@@ -49,7 +51,12 @@ def step_metrics(result: StepResult) -> Metrics:
         "batch/padding_share": 1 - result.tokens / result.padded_tokens,
         "batch/short_step": result.short_step,
     }
-    return metrics | bucket_losses("bucket", result.by_bucket)
+    return _finite(metrics | bucket_losses("bucket", result.by_bucket))
+
+
+def _finite(metrics: Metrics) -> Metrics:
+    """NaN and infinity, which JSON does not have, as None."""
+    return {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in metrics.items()}
 
 
 def bucket_losses(group: str, by_bucket: Mapping[int, LossSums]) -> Metrics:
@@ -61,16 +68,19 @@ def probe_metrics(by_bucket: Mapping[int, LossSums]) -> Metrics:
     """Loss and teacher-forced prefix on the held-out conversations, together and by bucket."""
     whole = loss_metrics("probe", total(by_bucket.values()))
     metrics = {name: value for name, value in whole.items() if name != "probe/accuracy"}
-    return metrics | bucket_losses("probe/bucket", by_bucket)
+    return _finite(metrics | bucket_losses("probe/bucket", by_bucket))
 
 
-def timing_metrics(timing: StepTiming, tokens: int, share: float, elapsed_s: float) -> Metrics:
-    """Where the step's time went, and how much of the run is left. `share` of the run's steps are done."""
-    return {
-        "pipeline/prefetch_busy_s": round(timing.prefetch_s, 6),
-        "pipeline/target_busy_s": round(timing.target_s, 6),
-        "pipeline/drafter_busy_s": round(timing.drafter_s, 6),
+def timing_metrics(timing: StepTiming, tokens: int, epoch_share: float, eta_s: float) -> Metrics:
+    """Where the step's time went, how much of the epoch is done, and how long the run still takes."""
+    metrics: Metrics = {}
+    for name, stage in (("prefetch", timing.prefetch), ("target", timing.target), ("drafter", timing.drafter)):
+        metrics[f"pipeline/{name}_busy_s"] = round(stage.busy_s, 6)
+        metrics[f"pipeline/{name}_wait_s"] = round(stage.wait_s, 6)
+    for name, fill in timing.channels.items():
+        metrics |= {f"channel/{name}/items": fill.items, f"channel/{name}/bytes": fill.bytes}
+    return metrics | {
         "throughput/tokens_per_s": round(tokens / timing.step_s, 1),
-        "progress/epoch_share": round(share, 6),
-        "progress/eta_s": round(elapsed_s * (1 - share) / share, 1),
+        "progress/epoch_share": round(epoch_share, 6),
+        "progress/eta_s": round(eta_s, 1),
     }

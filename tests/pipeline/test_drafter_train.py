@@ -1,5 +1,6 @@
 """The drafter stage: what a step's result says, what its gradient is divided by, and whom a bad gradient names."""
 
+import math
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -8,8 +9,8 @@ import torch
 
 from dflash_exp.drafter.loss import BatchSums, LossConfig, Reduction
 from dflash_exp.drafter.step import DrafterStep, StepOutcome
-from dflash_exp.messages import BatchPlan, LossSums, TargetFeatures, TokenBatch
-from dflash_exp.pipeline.drafter_train import DrafterTrainer, StepSetting, total
+from dflash_exp.messages import BatchPlan, LossSums, NonFinite, TargetFeatures, TokenBatch, total
+from dflash_exp.pipeline.drafter_train import DrafterTrainer, Reports, StepSetting
 
 
 class FakeStep(DrafterStep):
@@ -19,6 +20,7 @@ class FakeStep(DrafterStep):
         self.loss = LossConfig(reduction, 4.0)
         self.finite = finite
         self.denominators: list[float] = []
+        self.n_discarded = 0
 
     def accumulate(self, features: TargetFeatures) -> BatchSums:
         k = features.batch.plan.index + 1
@@ -30,6 +32,9 @@ class FakeStep(DrafterStep):
         if not self.finite:
             raise FloatingPointError("the gradient must be finite, its norm is nan")
         return StepOutcome(grad_norm=0.25, clipped=True)
+
+    def discard(self) -> None:
+        self.n_discarded += 1
 
 
 @dataclass
@@ -48,8 +53,22 @@ def features(bucket: int, index: int, lengths: list[int], epoch: int = 2, step: 
     return TargetFeatures(TokenBatch(plan, tokens_BT, tokens_BT > 0, torch.tensor(lengths), empty, empty), empty)
 
 
-def trainer_of(step: DrafterStep, *settings: StepSetting, schedule: FakeSchedule | None = None) -> DrafterTrainer:
-    return DrafterTrainer(step, schedule or FakeSchedule(), iter(settings))
+@dataclass
+class Told:
+    trained: list[TokenBatch] = field(default_factory=list)
+    skipped: list[str] = field(default_factory=list)
+
+
+def trainer_of(
+    step: DrafterStep,
+    *settings: StepSetting,
+    schedule: FakeSchedule | None = None,
+    non_finite: NonFinite = NonFinite.stop,
+    told: Told | None = None,
+) -> DrafterTrainer:
+    told = told or Told()
+    reports = Reports(told.trained.append, told.skipped.append)
+    return DrafterTrainer(step, schedule or FakeSchedule(), iter(settings), non_finite, reports)
 
 
 SETTING = StepSetting(share=0.05, epoch_weight_per_step=40.0, n_batches=3)
@@ -110,6 +129,27 @@ def test_a_gradient_that_is_not_finite_names_epoch_step_and_every_batch() -> Non
     named = r"norm is nan \(epoch 2, step 7: bucket 3 index 5 rows \[50, 51\]; bucket 0 index 1 rows \[10, 11\]\)"
     with pytest.raises(FloatingPointError, match=named):
         trainer.finish()
+
+
+def test_a_gradient_that_is_not_finite_can_be_skipped_and_is_named_and_the_next_step_goes_on() -> None:
+    step, told = FakeStep(Reduction.epoch, finite=False), Told()
+    trainer = trainer_of(step, SETTING, SETTING, non_finite=NonFinite.skip, told=told)
+    trainer.accumulate(features(4, 0, [5, 3]))
+    result = trainer.finish()
+    assert result.skipped and not result.clipped and math.isnan(result.grad_norm) and step.n_discarded == 1
+    assert len(told.skipped) == 1 and "bucket 4 index 0 rows [0, 1]" in told.skipped[0]
+    step.finite = True
+    trainer.accumulate(features(1, 1, [6]))
+    after = trainer.finish()
+    assert not after.skipped and after.buckets == [1] and after.tokens == 6
+
+
+def test_every_trained_batch_is_told_in_order() -> None:
+    told = Told()
+    trainer = trainer_of(FakeStep(Reduction.epoch), SETTING, told=told)
+    for index in (3, 1):
+        trainer.accumulate(features(4, index, [5]))
+    assert [batch.plan.index for batch in told.trained] == [3, 1]
 
 
 def test_the_total_of_nothing_is_zero() -> None:

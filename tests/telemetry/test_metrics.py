@@ -1,8 +1,11 @@
 """Every metric's name and arithmetic, worked out by hand."""
 
+import math
+from dataclasses import replace
+
 import pytest
 
-from dflash_exp.messages import LossSums, StepResult, StepTiming
+from dflash_exp.messages import ChannelFill, LossSums, StageTime, StepResult, StepTiming
 from dflash_exp.telemetry.metrics import is_timing, loss_metrics, probe_metrics, step_metrics, timing_metrics
 
 SHORT = LossSums(loss=6.0, weight=4.0, correct=3, slots=10, accepted=2, anchors=4)
@@ -19,6 +22,14 @@ RESULT = StepResult(
     lr=0.01,
     grad_norm=2.5,
     clipped=True,
+    skipped=False,
+)
+TIMING = StepTiming(
+    prefetch=StageTime(0.1, 0.7),
+    target=StageTime(0.2, 0.6),
+    drafter=StageTime(0.3, 0.5000004),
+    step_s=0.8,
+    channels={"batches": ChannelFill(7, 8, 1000), "features": ChannelFill(0, 12, 0)},
 )
 
 
@@ -29,6 +40,7 @@ def test_a_step_s_metrics_are_these_names_and_figures() -> None:
         "train/tau_teacher_forced": 1 + 6 / 8,
         "train/grad_norm": 2.5,
         "train/clipped": True,
+        "train/skipped": False,
         "train/lr": 0.01,
         "train/anchors": 8,
         "train/weight": 6.0,
@@ -55,20 +67,39 @@ def test_where_nothing_counts_there_is_no_mean() -> None:
     assert probe_metrics({}) == {} and probe_metrics({0: NOTHING}) == {}
 
 
-def test_timing_is_each_stage_s_seconds_real_tokens_a_second_and_the_time_left() -> None:
-    assert timing_metrics(StepTiming(0.1, 0.2, 0.3, 0.8), tokens=400, share=0.25, elapsed_s=30.0) == {
+def test_a_figure_that_is_not_finite_is_none_as_json_has_no_other_word() -> None:
+    broken = LossSums(math.nan, 4.0, 3, 10, 2, 4)
+    metrics = step_metrics(replace(RESULT, sums=broken, by_bucket={0: broken}, grad_norm=math.inf, skipped=True))
+    none = [name for name, value in metrics.items() if value is None]
+    assert none == ["train/loss", "train/grad_norm", "bucket/0/loss"] and metrics["train/skipped"] is True
+
+
+def test_timing_is_each_stage_s_seconds_each_channel_s_fill_real_tokens_a_second_and_the_time_left() -> None:
+    assert timing_metrics(TIMING, tokens=400, epoch_share=0.25, eta_s=90.04) == {
         "pipeline/prefetch_busy_s": 0.1,
+        "pipeline/prefetch_wait_s": 0.7,
         "pipeline/target_busy_s": 0.2,
+        "pipeline/target_wait_s": 0.6,
         "pipeline/drafter_busy_s": 0.3,
+        "pipeline/drafter_wait_s": 0.5,
+        "channel/batches/items": 7,
+        "channel/batches/bytes": 1000,
+        "channel/features/items": 0,
+        "channel/features/bytes": 0,
         "throughput/tokens_per_s": 500.0,
         "progress/epoch_share": 0.25,
         "progress/eta_s": 90.0,
     }
 
 
+def test_where_there_are_no_channels_there_are_no_metrics_of_them() -> None:
+    names = timing_metrics(replace(TIMING, channels={}), tokens=400, epoch_share=0.25, eta_s=90.0)
+    assert not [name for name in names if name.startswith("channel/")]
+
+
 def test_every_timing_metric_is_known_as_timing_and_no_result_is() -> None:
-    timing = timing_metrics(StepTiming(0.1, 0.2, 0.3, 0.8), 400, 0.25, 30.0)
-    assert all(is_timing(name) for name in [*timing, "time_s", "checkpoint/stall_s", "channel/features/bytes"])
+    timing = timing_metrics(TIMING, 400, 0.25, 30.0)
+    assert all(is_timing(name) for name in [*timing, "time_s", "checkpoint/stall_s"])
     results = step_metrics(RESULT) | probe_metrics({0: SHORT})
     assert not any(is_timing(name) for name in [*results, "step"])
 

@@ -1,0 +1,121 @@
+"""What happens between two optimizer steps: measure, record, show, save, and whether to go on.
+
+In: what a step did and where its time went. Out: a line of metrics.jsonl, now and then a probe and a checkpoint, and
+False when the run is to stop here.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from typing import Any, Protocol
+
+from dflash_exp.messages import StepRecord, StepResult, StepTiming
+from dflash_exp.telemetry.metrics import Metrics, step_metrics, timing_metrics
+
+
+@dataclass
+class Counters:
+    """How far a run has come: the counters that a checkpoint keeps."""
+
+    step: int = 0
+    tokens: int = 0
+    skipped_steps: int = 0
+    trained_s: float = 0.0
+    """Over all sessions."""
+    first_probe: Metrics = field(default_factory=dict)
+    probe: Metrics = field(default_factory=dict)
+    final: Metrics = field(default_factory=dict)
+    """The newest record."""
+
+    def as_json(self) -> dict[str, Any]:
+        """What `Counters(**...)` takes back."""
+        return asdict(self)
+
+
+class RecordSink(Protocol):
+    """Where records go."""
+
+    def write(self, record: StepRecord) -> None: ...
+
+
+@dataclass(frozen=True)
+class Hands:
+    """Who does what is due."""
+
+    probe: Callable[[], Metrics]
+    sinks: list[RecordSink]
+    show: Callable[[int, StepResult, StepTiming, float | None], None]
+    save: Callable[[Counters], None]
+    """Begins a checkpoint; returns when the training may go on."""
+    asked_to_stop: Callable[[], bool]
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """When it is due, in steps of the run; 0: never, except after the last step."""
+
+    epoch_steps: list[int]
+    """Optimizer steps that the run takes in each of its epochs."""
+    probe_every: int
+    save_every: int
+
+    @property
+    def n_steps(self) -> int:
+        """Of the whole run."""
+        return sum(self.epoch_steps)
+
+    def epoch_share(self, step: int) -> float:
+        """Of the epoch's steps that the run takes, those done after the run's step `step`, in (0, 1]."""
+        for n_steps in self.epoch_steps:
+            if step <= n_steps:
+                return step / n_steps
+            step -= n_steps
+        return 1.0
+
+    def probes(self, step: int) -> bool:
+        """Also after the last step, unless the probe is off."""
+        return self.probe_every > 0 and (step % self.probe_every == 0 or step == self.n_steps)
+
+    def saves(self, step: int) -> bool:
+        """Always after the last step."""
+        return step == self.n_steps or (self.save_every > 0 and step % self.save_every == 0)
+
+
+class BetweenSteps:
+    """Called by the line after every optimizer step, while the drafter stands still."""
+
+    def __init__(self, counters: Counters, schedule: Schedule, hands: Hands) -> None:
+        self.counters = counters
+        self._schedule = schedule
+        self._hands = hands
+        self._before_s = counters.trained_s
+        self._started_s = time.monotonic()
+        self._stall: Metrics = {}
+
+    def __call__(self, result: StepResult, timing: StepTiming) -> bool:
+        """True: go on."""
+        now, schedule = self.counters, self._schedule
+        now.step += 1
+        now.tokens += result.tokens
+        now.skipped_steps += result.skipped
+        record = step_metrics(result)
+        if schedule.probes(now.step):
+            now.probe = self._hands.probe()
+            record |= now.probe
+        now.trained_s = self._before_s + time.monotonic() - self._started_s
+        eta_s = now.trained_s / now.step * (schedule.n_steps - now.step)
+        record |= timing_metrics(timing, result.tokens, schedule.epoch_share(now.step), eta_s) | self._stall
+        now.final, self._stall = record, {}
+        for sink in self._hands.sinks:
+            sink.write(StepRecord(now.step, now.trained_s, record))
+        self._hands.show(now.step, result, timing, now.probe.get("probe/loss"))
+        stops = self._hands.asked_to_stop()
+        if stops or schedule.saves(now.step):
+            self._save()
+        return not stops
+
+    def _save(self) -> None:
+        """What the save cost the training is part of the next step's record."""
+        started_s = time.monotonic()
+        self._hands.save(self.counters)
+        self._stall = {"checkpoint/stall_s": round(time.monotonic() - started_s, 6)}

@@ -1,0 +1,147 @@
+"""Models, stages and probe of a run, built from its configuration, and what of them a checkpoint keeps.
+
+In: a checked `Config` and its plan. Out: `Built`, fresh, or as a checkpoint left it.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from dflash_exp.between_steps import Counters
+from dflash_exp.checkpoint import Snapshot, read_progress, read_state, take_snapshot
+from dflash_exp.config import Config
+from dflash_exp.data.collate import Collator
+from dflash_exp.data.store import TooLong, read_manifest, read_split
+from dflash_exp.decode import DecodeConfig
+from dflash_exp.distributed import choose_device
+from dflash_exp.drafter.model import Drafter, initialise, resolve_shape
+from dflash_exp.drafter.session import drafts_at
+from dflash_exp.drafter.step import DrafterStep
+from dflash_exp.evaluation import repeats_itself
+from dflash_exp.export import load_weights
+from dflash_exp.messages import TokenBatch
+from dflash_exp.models import LoadedTarget, load, parameters_sha256
+from dflash_exp.optim import Optimizer, build_optimizer
+from dflash_exp.pipeline.drafter_train import DrafterTrainer, Reports, read_sums
+from dflash_exp.pipeline.line import Overlapped
+from dflash_exp.pipeline.stages import Stages
+from dflash_exp.planning import Planned, anchor_rule
+from dflash_exp.probe import Probe, probe_batches
+from dflash_exp.replay import Replay, ReplayPrompt, length_bucket, replay_metrics
+from dflash_exp.telemetry.metrics import Metrics, probe_metrics
+from dflash_exp.trained import TrainedHashes
+
+
+@dataclass(frozen=True)
+class Built:
+    """Models and stages, ready to run."""
+
+    target: LoadedTarget
+    drafter: Drafter
+    optimizer: Optimizer
+    init_sha256: str
+    stages: Stages
+    probe: Probe
+    replay: Replay | None
+    trained: TrainedHashes
+
+    def measure(self) -> Metrics:
+        """The probe's loss, and τ by replay, of the drafter as it is."""
+        return probe_metrics(self.probe()) | ({} if self.replay is None else replay_metrics(self.replay()))
+
+
+def build(config: Config, planned: Planned, first_step: int, say: Callable[[str], None]) -> Built:
+    """Load the target, make the drafter, join the stages. Raises ValueError for what does not fit together.
+
+    `first_step`: optimizer steps that were done before; `say` takes lines for the user.
+    """
+    torch.use_deterministic_algorithms(config.deterministic)
+    device = choose_device(config.topology, overlapped=isinstance(config.pipeline, Overlapped))
+    target = load(config.target, device, lambda shape, mask_id: resolve_shape(config.drafter, shape, mask_id))
+    check_vocabulary(config, target.drafter_shape.vocab_size)
+    drafter = target.new_drafter()
+    initialise(drafter, config.seeds.init, target.model.final_norm_weight_H)
+    optimizer = build_optimizer(config.optim, drafter.named_parameters())
+    step = DrafterStep(drafter, config.loss, optimizer, config.drafter.slots_per_pass, config.optim.max_grad_norm)
+    trained = TrainedHashes()
+    settings = islice(planned.settings, first_step, None)
+    trainer = DrafterTrainer(step, optimizer, settings, config.guard.non_finite, Reports(trained.add, say))
+    collate = Collator(planned.conversations, anchor_rule(config))
+    return Built(
+        target=target,
+        drafter=drafter,
+        optimizer=optimizer,
+        init_sha256=parameters_sha256(drafter),
+        stages=Stages(collate, target.model, trainer, batch_bytes, target.model.features_bytes),
+        probe=build_probe(config, planned, target, step),
+        replay=build_replay(config, planned, target, drafter) if config.probe.prompts else None,
+        trained=trained,
+    )
+
+
+def batch_bytes(batch: TokenBatch) -> int:
+    """Memory of a batch's tokens and masks."""
+    return batch.tokens_BT.nbytes + batch.supervised_BT.nbytes
+
+
+def check_vocabulary(config: Config, vocab_size: int) -> None:
+    """ValueError where the store may hold ids that the target does not know."""
+    stated = read_manifest(config.data.folder)["vocab_size"]
+    if stated > vocab_size:
+        raise ValueError(
+            f"data.path must be tokenised for the target, whose vocabulary is {vocab_size}, got a store for {stated}; "
+            "prepare it with the target's tokenizer"
+        )
+
+
+def build_probe(config: Config, planned: Planned, target: LoadedTarget, step: DrafterStep) -> Probe:
+    """Held-out batches, packed once by the training edges; a longer sequence than the budget is cut to it."""
+    budget_tokens = config.batches.budget_tokens
+    held_out = read_split(config.data.folder, "probe", budget_tokens, TooLong.truncate)
+    edges = planned.planner.edges
+    plans = probe_batches(held_out, config.probe.sequences, edges, budget_tokens, config.seeds.data)
+    collate = Collator(held_out, anchor_rule(config))
+    return Probe([collate(plan) for plan in plans], target.model, lambda features: read_sums(step.measure(features)))
+
+
+def build_replay(config: Config, planned: Planned, target: LoadedTarget, drafter: Drafter) -> Replay:
+    """The first `probe.prompts` held-out prompts; a prompt's bucket is that of its whole conversation."""
+    held_out = read_split(config.data.folder, "prompts", None, TooLong.error)
+    edges = [int(edge) for edge in planned.planner.edges]
+    prompts = []
+    for row in held_out.rows[: config.probe.prompts]:
+        prompt, whole = held_out.prompt(row), held_out.tokens(row)
+        tokens_P = torch.from_numpy(prompt.astype("int64"))
+        prompts.append(ReplayPrompt(tokens_P, whole[len(prompt) :].tolist(), length_bucket(len(whole), edges)))
+    decoding = DecodeConfig(config.prompts.max_new_tokens, 0.0, config.seed, target.eos_ids)
+    slots = config.drafter.slots_per_pass
+
+    def draft(features_TF: Tensor, tokens_L: Tensor, positions_A: Tensor) -> Tensor:
+        return drafts_at(drafter, features_TF, tokens_L, positions_A, slots)
+
+    return Replay(prompts, target.model, decoding, draft, repeats_itself)
+
+
+def snapshot(built: Built, counters: Counters, metrics_bytes: int) -> Snapshot:
+    """Everything that the rest of the run depends on, copied between two optimizer steps."""
+    state = {"optimizer": built.optimizer.state_dict(), "trained": built.trained.state()}
+    progress = {"counters": counters.as_json(), "metrics_bytes": metrics_bytes}
+    return take_snapshot(counters.step, built.drafter, built.target.max_position_embeddings, state, progress)
+
+
+def restore(built: Built, folder: Path) -> None:
+    """Weights, optimizer and what was trained, as they were at that checkpoint."""
+    load_weights(built.drafter, folder)
+    state = read_state(folder)
+    built.optimizer.load_state_dict(state["optimizer"])
+    built.trained.load_state(state["trained"])
+
+
+def counters_of(folder: Path) -> tuple[Counters, int]:
+    """How far the run had come at a checkpoint, and how long metrics.jsonl was."""
+    progress = read_progress(folder)
+    return Counters(**progress["counters"]), progress["metrics_bytes"]

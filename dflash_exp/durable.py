@@ -1,0 +1,64 @@
+"""Writing so that a file or folder is there whole or not at all, also after a power cut.
+
+Everything is written under a name that begins with a dot, synced, and renamed.
+"""
+
+import os
+import shutil
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a small file so that it is there whole or as it was before."""
+    handle, unfinished = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
+    with os.fdopen(handle, "w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(handle)
+    os.chmod(unfinished, 0o644)
+    os.replace(unfinished, path)
+    sync_folder(path.parent)
+
+
+def write_folder(folder: Path, fill: Callable[[Path], None]) -> None:
+    """Make a new folder of what `fill` writes into the empty one it is given; what fails leaves nothing behind."""
+    unfinished = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+    try:
+        fill(unfinished)
+        for path in unfinished.iterdir():
+            _sync(path)
+        unfinished.chmod(0o755)
+        sync_folder(unfinished)
+        unfinished.rename(folder)
+    except BaseException:
+        shutil.rmtree(unfinished, ignore_errors=True)
+        raise
+    sync_folder(folder.parent)
+
+
+def remove_unfinished(parent: Path) -> None:
+    """Clear away what a killed process left; only where nobody else writes."""
+    for path in parent.glob(".*"):
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+def remove_folder(folder: Path) -> None:
+    """Out of sight at once, then gone."""
+    hidden = folder.with_name(f".{folder.name}-old")
+    folder.rename(hidden)
+    shutil.rmtree(hidden)
+
+
+def sync_folder(folder: Path) -> None:
+    """What was renamed in it stays renamed."""
+    _sync(folder)
+
+
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,63 @@
+"""The run's mirrors in W&B and trackio, opened with what they are told of it.
+
+In: a configuration, the run directory, the plan's figures. Out: sinks, perhaps none; metrics.jsonl is not among them.
+"""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from dflash_exp.config import Config, identity, plain, run_directory
+from dflash_exp.plan.interleave import option_name
+from dflash_exp.telemetry.mirror import RunLabels, Sink
+from dflash_exp.telemetry.trackio_sink import open_trackio
+from dflash_exp.telemetry.wandb_sink import WandbSink, open_wandb
+
+
+def run_labels(config: Config, run_dir: Path, plan: Mapping[str, Any], where: Mapping[str, Any]) -> RunLabels:
+    """`plan` is plan.json, `where` environment.json."""
+    wandb = config.telemetry.wandb
+    number = run_dir.name.removeprefix(run_directory(config).name)  # "-2" of a run that stands beside another
+    kinds = [option_name(config.interleave), option_name(config.buckets), config.target.path, config.name]
+    return RunLabels(
+        identity=identity(config) + number,
+        name=f"{config.name} {option_name(config.interleave)} s{config.seed}{number}",
+        group=wandb.group,
+        job_type=wandb.job_type or "train",
+        tags=[*dict.fromkeys([*kinds, *wandb.tags])],
+        config=plain(config)
+        | {"plan_figures": {name: plan[name] for name in FIGURES}, "git": where["git"], "devices": where["devices"]},
+    )
+
+
+FIGURES = (
+    "strategy", "edges", "counts", "sequences", "tokens", "anchors", "padding_share", "batches_sha256", "order_sha256",
+    "plan_sha256", "max_run", "mean_run", "max_prefix_deviation", "exhausted_at", "tail_batches", "window_tv",
+    "step_mix_tv", "anchor_weight", "lr_share", "steps_per_epoch",
+)  # fmt: skip
+"""Fields of plan.json that runs are grouped and filtered by."""
+
+
+class Mirrors:
+    """All of them as one."""
+
+    def __init__(self, config: Config, run_dir: Path, labels: RunLabels, say: Callable[[str], None]) -> None:
+        """Raises ValueError where trackio is asked for and not installed."""
+        self._trackio = open_trackio(config.telemetry.wandb.project, labels, say) if config.telemetry.trackio else None
+        self._wandb: WandbSink | None = open_wandb(config.telemetry.wandb, labels, run_dir, say)
+
+    def sinks(self) -> list[Sink]:
+        """Where records go."""
+        return [sink for sink in (self._wandb, self._trackio) if sink is not None]
+
+    def close(self, status: str, drafter: Path | None, error: str | None) -> None:
+        """No record comes after this; the drafter is uploaded, a failure told."""
+        if self._wandb is not None:
+            if status == "stopped":
+                self._wandb.mark_preempting()
+            if status == "failed":
+                self._wandb.alert("run failed", error or "no error was kept")
+            if drafter is not None:
+                self._wandb.log_drafter(drafter)
+        for sink in self.sinks():
+            sink.close(status)

@@ -1,0 +1,89 @@
+"""What is done to each batch, as plain callables, and what travels between the loops.
+
+In: nothing. Out: the types that lockstep and the overlapped line share.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+
+from dflash_exp.messages import BatchPlan, StageTime, StepResult, StepTiming, TargetFeatures, TokenBatch
+
+
+@dataclass(frozen=True)
+class Threads:
+    """Intra-op threads of each stage on a CPU; None: as torch has them."""
+
+    target: int | None
+    drafter: int | None
+
+    def __post_init__(self) -> None:
+        for name, threads in {"target": self.target, "drafter": self.drafter}.items():
+            if threads is not None and threads < 1:
+                raise ValueError(f"pipeline.threads.{name} must be >= 1, got {threads}; null leaves it to torch")
+
+
+class DrafterStage(Protocol):
+    """The last stage: takes the batches of a step one by one, then updates the drafter."""
+
+    def accumulate(self, features: TargetFeatures) -> None: ...
+    def finish(self) -> StepResult: ...
+
+
+@dataclass(frozen=True)
+class Stages:
+    """What is done to each batch."""
+
+    prefetch: Callable[[BatchPlan], TokenBatch]
+    target: Callable[[TokenBatch], TargetFeatures]
+    drafter: DrafterStage
+    batch_bytes: Callable[[TokenBatch], int]
+    """Memory of a batch's tokens."""
+    features_bytes: Callable[[TokenBatch], int]
+    """Memory that a batch's features will take, known before they are there."""
+
+
+AfterStep = Callable[[StepResult, StepTiming], bool]
+"""Called between two optimizer steps, where the drafter stands still; False ends the line there."""
+
+
+@dataclass(frozen=True)
+class Prefetched:
+    """From the prefetcher to the target."""
+
+    batch: TokenBatch
+    ends_step: bool
+    prefetch: StageTime
+
+
+@dataclass(frozen=True)
+class Forwarded:
+    """From the target to the drafter."""
+
+    features: TargetFeatures
+    ends_step: bool
+    prefetch: StageTime
+    target: StageTime
+
+
+@contextmanager
+def named(stage: str, plan: BatchPlan, shape: tuple[int, ...] | None = None) -> Iterator[None]:
+    """Whatever goes wrong inside says on which batch, in a note under its own traceback."""
+    try:
+        yield
+    except Exception as error:
+        padded = "" if shape is None else f", {' x '.join(map(str, shape))} padded tokens"
+        error.add_note(
+            f"in {stage}, on batch {plan.number} of epoch {plan.epoch}, step {plan.step}: bucket {plan.bucket} "
+            f"index {plan.index}{padded}, rows {plan.sequence_rows.tolist()}"
+        )
+        raise
+
+
+def use_threads(n_threads: int | None) -> None:
+    """Intra-op threads of the calling thread; they do not reach threads that run already, so each loop says it."""
+    if n_threads is not None:
+        torch.set_num_threads(n_threads)

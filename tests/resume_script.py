@@ -1,0 +1,61 @@
+"""A run in a process of its own, killed where it is told to: `python resume_script.py PLACE TIMES OVERRIDE...`."""
+
+import os
+import signal
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from dflash_exp import between_steps, checkpoint, durable
+from dflash_exp.compose import compose
+from dflash_exp.experiment import run
+
+
+def dying_after(n_calls: int, plain: Callable[..., Any]) -> Callable[..., Any]:
+    """`plain`, whose n-th call is followed by SIGKILL."""
+    left = [n_calls]
+
+    def called(*arguments: Any) -> Any:
+        result = plain(*arguments)
+        left[0] -= 1
+        if left[0] == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return result
+
+    return called
+
+
+def asking(n_calls: int, plain: Callable[..., Any], number: int) -> Callable[..., Any]:
+    """`plain`, whose n-th call is followed by that signal."""
+    left = [n_calls]
+
+    def called(*arguments: Any) -> Any:
+        result = plain(*arguments)
+        left[0] -= 1
+        if left[0] == 0:
+            os.kill(os.getpid(), number)
+        return result
+
+    return called
+
+
+def main(place: str, times: int, overrides: list[str]) -> int:
+    torch.set_num_threads(1)
+    plain_step = between_steps.step_metrics
+    if place == "between writes":
+        between_steps.step_metrics = dying_after(times, plain_step)
+    elif place == "in a write":
+        checkpoint._sha256 = dying_after(times, checkpoint._sha256)
+    elif place == "before latest":
+        checkpoint.write_whole = dying_after(times, lambda *_: None)
+    elif place == "in a sync":
+        durable._sync = dying_after(times, durable._sync)
+    elif place.startswith("SIG"):
+        between_steps.step_metrics = asking(times, plain_step, signal.Signals[place])
+    return run(compose(overrides), overrides)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1], int(sys.argv[2]), sys.argv[3:]))
