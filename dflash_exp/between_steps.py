@@ -47,6 +47,8 @@ class Hands:
     show: Callable[[int, StepResult, StepTiming, float | None], None]
     save: Callable[[Counters], None]
     """Begins a checkpoint; returns when the training may go on."""
+    trace: Callable[[int], None]
+    """Called with the steps done."""
     asked_to_stop: Callable[[], bool]
 
 
@@ -91,6 +93,7 @@ class BetweenSteps:
         self._before_s = counters.trained_s
         self._started_s = time.monotonic()
         self._stall: Metrics = {}
+        hands.trace(counters.step)
 
     def __call__(self, result: StepResult, timing: StepTiming) -> bool:
         """True: go on."""
@@ -112,6 +115,7 @@ class BetweenSteps:
         stops = self._hands.asked_to_stop()
         if stops or schedule.saves(now.step):
             self._save()
+        self._hands.trace(now.step)
         return not stops
 
     def _save(self) -> None:

@@ -100,6 +100,17 @@ def evaluate(arguments: list[str]) -> int:
     return decode_for_real(path, load(run_config) if run_config.is_file() else None, options)
 
 
+def bench(arguments: list[str]) -> int:
+    """Measure the product's own speed."""
+    given = parsed(_bench_parser(), arguments, "see dflash-exp bench --help")
+    for name, value in {"--rounds": given.rounds, "--items": given.items}.items():
+        if value < 1:
+            raise ConfigError(f"{name} must be >= 1, got {value}; leave it out for the usual number")
+    from dflash_exp.bench import show_line
+
+    return show_line(given.rounds, given.items, given.json)
+
+
 VERBS = {
     "train": Verb(
         "OVERRIDES",
@@ -119,6 +130,12 @@ VERBS = {
         ("dflash-exp evaluate runs/NAME", "dflash-exp evaluate runs/NAME --limit 8 --temperature 0.7"),
         evaluate,
     ),
+    "bench": Verb(
+        "line",
+        "the product's own speed: medians of interleaved rounds",
+        ("dflash-exp bench line", "dflash-exp bench line --rounds 1 --json"),
+        bench,
+    ),
 }
 
 
@@ -131,6 +148,15 @@ def _evaluate_parser() -> argparse.ArgumentParser:
     parser.add_argument("--temperature", type=float, metavar="T", help="0: greedy")
     parser.add_argument("--limit", type=int, metavar="N", help="prompts, at most")
     parser.add_argument("--checkpoint", metavar="NAME", help="another checkpoint than the latest")
+    return parser
+
+
+def _bench_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="dflash-exp bench", add_help=False, allow_abbrev=False)
+    parser.add_argument("what", choices=["line"], help="the overlapped line over simulated stages")
+    parser.add_argument("--rounds", type=int, default=3, metavar="N", help="medians are over these (3)")
+    parser.add_argument("--items", type=int, default=2000, metavar="N", help="batches that go through the line (2000)")
+    parser.add_argument("--json", action="store_true", help="one JSON object")
     return parser
 
 
@@ -219,8 +245,9 @@ exit codes: 0 done, 1 failed, 2 wrong input, 75 stopped on request and resumable
 
 
 def _verb_help(name: str, verb: Verb) -> str:
-    if name == "evaluate":
-        details = _evaluate_parser().format_help().partition("\n\n")[2].rstrip()
+    parsers = {"evaluate": _evaluate_parser, "bench": _bench_parser}
+    if name in parsers:
+        details = parsers[name]().format_help().partition("\n\n")[2].rstrip()
     else:
         groups = [f"  {group:<12}{', '.join(options)}" for group, options in group_options().items()]
         details = OVERRIDES_HELP.format(groups="\n".join(groups))

@@ -38,7 +38,7 @@ GROUPS = (
 )  # fmt: skip
 """The fields of `Config` whose class the chosen option names by `_target_`."""
 
-OUTSIDE_IDENTITY = ("run_dir", "topology", "telemetry", "checkpoint", "evaluate", "force")
+OUTSIDE_IDENTITY = ("run_dir", "topology", "telemetry", "checkpoint", "evaluate", "force", "profile")
 """What may differ between two commands that mean the same run; `plan.out` too."""
 
 
@@ -86,6 +86,19 @@ class Guard:
 
 
 @dataclass(frozen=True)
+class Profile:
+    """A trace of some steps."""
+
+    steps: list[int] | None
+    """The first and the last, from 1; None: no trace."""
+
+    def __post_init__(self) -> None:
+        steps = self.steps
+        holds = steps is None or (len(steps) == 2 and 1 <= steps[0] <= steps[1])
+        _require(holds, "profile.steps", "the first and the last step, from 1", steps, "say profile.steps=[10,12]")
+
+
+@dataclass(frozen=True)
 class PlanOutput:
     """What `dflash-exp plan` plans, and where it leaves it."""
 
@@ -123,6 +136,7 @@ class Config:
     probe: Probe
     prompts: Prompts
     guard: Guard
+    profile: Profile
     plan: PlanOutput
     extensions: list[str]
     """Modules whose classes a group may name by `_target_`."""

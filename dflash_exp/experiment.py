@@ -8,7 +8,7 @@ the plan comes from `planning.py`, models and stages from `building.py`, what is
 import faulthandler
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -46,6 +46,7 @@ from dflash_exp.suggest import ConfigError
 from dflash_exp.summary import print_summary
 from dflash_exp.telemetry.progress import ProgressLine
 from dflash_exp.telemetry.sinks import JsonlSink, discard_after
+from dflash_exp.telemetry.trace import Trace
 
 DONE, STOPPED = 0, 75
 
@@ -158,6 +159,7 @@ def train(session: Session, stop: StopSignals) -> None:
     epoch_steps = [part.n_steps for part in session.planned.epochs]
     with (
         JsonlSink(session.run_dir / "metrics.jsonl") as sink,
+        closing(trace_of(session)) as trace,
         ProgressLine(session.console, epoch_steps, time.monotonic, counters.step) as progress,
     ):
         writer = CheckpointWriter(session.run_dir, config.checkpoint, progress.note)
@@ -166,6 +168,7 @@ def train(session: Session, stop: StopSignals) -> None:
             sinks=[sink, *session.mirrors.sinks()],
             show=progress.update,
             save=lambda counters: writer.save(snapshot(built, counters, sink.n_bytes())),
+            trace=trace,
             asked_to_stop=lambda: stop.requested is not None,
         )
         schedule = Schedule(epoch_steps, config.probe.every_steps, config.checkpoint.every_steps)
@@ -173,6 +176,12 @@ def train(session: Session, stop: StopSignals) -> None:
         writer.close()
     if counters.step < n_steps:
         raise Stopped
+
+
+def trace_of(session: Session) -> Trace:
+    """The trace that `profile.steps` asks for, perhaps of no step."""
+    first, last = session.config.profile.steps or (-1, -1)
+    return Trace(first, last, free_file(session.run_dir / "logs" / f"trace-steps-{first}-{last}.json"))
 
 
 def run_line(session: Session, after_step: AfterStep) -> None:

@@ -200,3 +200,15 @@ def test_a_store_without_a_split_that_the_run_needs_is_refused_before_training(w
 
     folder = changed_store(world, f"without_{split}", leave_out)
     assert f"must have a {split} split" in refused(world, f"data.path={folder}")
+
+
+def test_a_trace_of_some_steps_has_the_work_of_every_stage_s_thread(world: World) -> None:
+    run_dir = world.train("traced", "profile.steps=[2,3]", "evaluate=false", "checkpoint.every_steps=0")
+    events = json.loads((run_dir / "logs" / "trace-steps-2-3.json").read_text())["traceEvents"]
+    threads = {event["tid"] for event in events if event.get("cat") == "cpu_op"}
+    assert len(threads) >= 2
+
+
+def test_the_first_step_can_be_traced_and_a_step_that_never_comes_leaves_no_file(world: World) -> None:
+    assert list((world.train("first_traced", "profile.steps=[1,1]", "evaluate=false") / "logs").iterdir())
+    assert not list((world.train("none_traced", "profile.steps=[900,901]", "evaluate=false") / "logs").iterdir())

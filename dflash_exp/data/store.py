@@ -135,7 +135,8 @@ def read_split(folder: Path, split: str, limit_tokens: int | None, too_long: Too
     Raises ValueError for a missing split, a hash that does not match, or (with `too_long=error`) a sequence over the
     limit.
     """
-    splits = read_manifest(folder)["splits"]
+    manifest = read_manifest(folder)
+    splits = manifest["splits"]
     if split not in splits:
         raise ValueError(f"the store must have a {split} split, got {sorted(splits)} in {folder}")
     path = folder / splits[split]["file"]
@@ -149,6 +150,10 @@ def read_split(folder: Path, split: str, limit_tokens: int | None, too_long: Too
     tokens, supervised = table["tokens"].chunk(0), table["supervised"].chunk(0)
     offsets = tokens.offsets.to_numpy().astype(np.int64)
     lengths = np.diff(offsets)
+    sources = tuple(table["source"].to_pylist())
+    _check_records(
+        path, offsets, tokens.values.to_numpy(), supervised.offsets.to_numpy(), manifest["vocab_size"], sources
+    )
     used, rows, n_truncated, n_skipped = _limited(lengths, limit_tokens, too_long)
     return Conversations(
         tokens_N=tokens.values.to_numpy(),
@@ -156,11 +161,32 @@ def read_split(folder: Path, split: str, limit_tokens: int | None, too_long: Too
         starts=offsets[:-1],
         lengths=used.astype(np.int32),
         rows=rows,
-        sources=tuple(table["source"].to_pylist()),
+        sources=sources,
         n_truncated=n_truncated,
         n_skipped=n_skipped,
         sha256=digest,
     )
+
+
+def _check_records(
+    path: Path,
+    offsets: np.ndarray,
+    tokens_N: np.ndarray,
+    mask_offsets: np.ndarray,
+    vocab_size: int,
+    sources: tuple[str, ...],
+) -> None:
+    """ValueError that names the first record whose mask does not fit, or whose ids are not the vocabulary's."""
+    fits = np.diff(mask_offsets) == np.diff(offsets)
+    outside_N = np.flatnonzero((tokens_N < 0) | (tokens_N >= vocab_size))
+    if not fits.all():
+        row, what = int(fits.argmin()), "as many mask values as tokens"
+    elif len(outside_N):
+        row = int(np.searchsorted(offsets, outside_N[0], side="right")) - 1
+        what = f"ids in 0..{vocab_size - 1}, got {tokens_N[outside_N[0]]}"
+    else:
+        return
+    raise ValueError(f"every record must have {what}: row {row} of {path} (from {sources[row]!r}); prepare it again")
 
 
 def _limited(lengths: np.ndarray, limit: int | None, too_long: TooLong) -> tuple[np.ndarray, np.ndarray, int, int]:

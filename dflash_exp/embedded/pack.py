@@ -3,7 +3,7 @@
 In: a folder with `target/`, `target_training.json` and `sampled.arrow`. Out: its `files/`:
 `target/`, `conversations_model/`, `conversations_human/`, `record.json` (how they came about, and a table by length
 bucket) and `hashes.json`. Left out, and counted in the record: responses shorter than `MIN_RESPONSE_TOKENS`, sequences
-outside `MIN_TOKENS`..`MAX_TOKENS`, and what is over the wanted number of sequences.
+outside `MIN_TOKENS`..`MAX_TOKENS`, loops over `MAX_LOOP_SHARE`, and what is over the wanted number of sequences.
 """
 
 import json
@@ -26,6 +26,9 @@ MIN_TOKENS, MAX_TOKENS = 30, 2048
 N_PROBE = 256
 N_PROMPTS = 320
 N_BUCKETS = 6
+MAX_LOOP_SHARE = 0.2
+"""Of each length bucket: responses that were cut where a loop begins, beyond which they are left out. Short prompts
+loop more often, and a share that follows the length would be mistaken for an effect of the length."""
 ENTROPY_SEQUENCES = 64
 """The target's entropy is taken on this many sequences of each bucket."""
 
@@ -55,6 +58,10 @@ def pack(out: Path, n_train: int, seed: int) -> None:
     for split, wanted in (("train", n_train), ("probe", N_PROBE), ("prompts", N_PROMPTS)):
         fit, reasons = _fitting([r for r in rows if r.split == split])
         left_out.update(reasons)
+        if split != "prompts":
+            n_fit = len(fit)
+            fit = evened(fit, MAX_LOOP_SHARE, rng)
+            left_out["loops over the share"] += n_fit - len(fit)
         kept = np.sort(rng.permutation(len(fit))[:wanted])
         chosen[split] = [fit[i] for i in rng.permutation(kept)]
         left_out[f"{split} over the number wanted"] = len(fit) - len(kept)
@@ -86,11 +93,28 @@ def write_hashes(files: Path) -> None:
     (files / "hashes.json").write_text(json.dumps(found, indent=1) + "\n")
 
 
+def evened(rows: list[Sampled], max_share: float, rng: np.random.Generator) -> list[Sampled]:
+    """The rows without a random choice of those that loop, so that in no length bucket they are more than the share."""
+    bucket = length_buckets(np.array([row.n_tokens for row in rows]))[1]
+    loops = np.array([row.ending == "loop" for row in rows])
+    left_out: set[int] = set()
+    for b in range(N_BUCKETS):
+        n_others = int(((bucket == b) & ~loops).sum())
+        n_kept = int(n_others * max_share / (1 - max_share))
+        left_out |= set(rng.permutation(np.flatnonzero((bucket == b) & loops))[n_kept:].tolist())
+    return [row for i, row in enumerate(rows) if i not in left_out]
+
+
+def length_buckets(lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Upper bounds of six buckets of equal counts, and the bucket of each length."""
+    edges = np.quantile(lengths, np.arange(1, N_BUCKETS + 1) / N_BUCKETS, method="higher")
+    return edges, np.searchsorted(edges, lengths)
+
+
 def describe_by_bucket(sampled: list[Sampled], target: Path) -> list[dict[str, float]]:
     """By quantile bucket: sequences, supervised positions, shares of cap and loop endings, target entropy (nats)."""
     lengths = np.array([s.n_tokens for s in sampled])
-    edges = np.quantile(lengths, np.arange(1, N_BUCKETS + 1) / N_BUCKETS, method="higher")
-    bucket = np.searchsorted(edges, lengths)
+    edges, bucket = length_buckets(lengths)
     measured = [
         [s for s, k in zip(sampled, bucket, strict=True) if k == b][:ENTROPY_SEQUENCES] for b in range(N_BUCKETS)
     ]

@@ -31,14 +31,14 @@ VOCAB_SIZE = 280
 """All bytes and 19 merges: a token is a character or two, so a small drafter learns to predict several in a row."""
 MASK_ROW_NORM = 0.1
 """The head is tied: with an untrained mask row of full size every slot of a fresh drafter first predicts "mask"."""
-MEDIAN_PROMPT_TOKENS, SIGMA, MAX_PROMPT_TOKENS = 140.0, 1.0, 1920
+MEDIAN_PROMPT_TOKENS, SIGMA, MAX_PROMPT_TOKENS = 110.0, 1.1, 1990
 TRAINED_RESPONSE_TOKENS = 416
 """The target learns from responses that end by this length, so that its own rarely meet the cap."""
 CAP = 512
 TEMPERATURE = 0.4
 TESTS_EVERY = 4
 """The library's own tests are two thirds of its functions; conversations are drawn from every fourth of them."""
-WANTED = {"train": 5600, "probe": 320, "prompts": 400}
+WANTED = {"train": 9800, "probe": 320, "prompts": 400}
 """Conversations sampled of each split, before `pack` leaves out what is too short or too long."""
 CONTEXT_DRAWS = 1
 """Draws of a context for each function in one pass of the target's training."""
@@ -75,7 +75,7 @@ def main() -> None:
     parser.add_argument("--target-minutes", type=float, default=45.0)
     parser.add_argument("--budget-tokens", type=int, default=4096, help="padded tokens a training step")
     parser.add_argument("--batch-tokens", type=int, default=65536, help="padded tokens a sampling batch")
-    parser.add_argument("--train-sequences", type=int, default=6000)
+    parser.add_argument("--train-sequences", type=int, default=9000)
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
@@ -137,6 +137,7 @@ def make_target(options: argparse.Namespace, lines: dict[str, list[str]], functi
     record = {
         "device": torch.cuda.get_device_name() if on_cuda else f"cpu, {torch.get_num_threads()} threads",
         "training": asdict(training),
+        "prompt_law": asdict(law),
         "train_sequences": len(train),
         "train_tokens_a_pass": int(sum(map(len, train))),
         "curve": [asdict(point) for point in curve],

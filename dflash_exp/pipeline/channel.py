@@ -78,13 +78,12 @@ class Channel(Generic[Item]):
             self._changed.notify_all()
 
     def take(self) -> tuple[int, Item]:
-        """Wait for the next number's item. Raises EndOfChannel, ChannelBroken."""
+        """Wait for the next number's item. Raises EndOfChannel, ChannelClosed (by another receiver), ChannelBroken."""
         with self._changed:
-            while self._next_taken not in self._made and self._next_taken != self._n_items and not self._broken:
+            while not (self._closed or self._broken or self._next_taken in self._made or self._at_end()):
                 self._changed.wait()
-            if self._broken:
-                raise ChannelBroken
-            if self._next_taken == self._n_items:
+            self._check_open()
+            if self._at_end():
                 raise EndOfChannel
             number = self._next_taken
             self._next_taken += 1
@@ -104,7 +103,7 @@ class Channel(Generic[Item]):
             self._changed.notify_all()
 
     def close(self) -> None:
-        """The receiver goes: senders get ChannelClosed."""
+        """A receiver wants no more, for all: senders and other receivers get ChannelClosed."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -125,6 +124,9 @@ class Channel(Generic[Item]):
         """What is under way now."""
         with self._changed:
             return Statistics(len(self._credits), self._capacity, sum(self._credits.values()))
+
+    def _at_end(self) -> bool:
+        return self._next_taken == self._n_items
 
     def _has_room(self, number: int, n_bytes: int) -> bool:
         if self._closed or self._broken:

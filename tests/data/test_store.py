@@ -144,3 +144,12 @@ def test_a_bad_split_mask_or_id_is_refused_and_no_store_is_made(
 def test_a_limit_under_two_tokens_is_refused() -> None:
     with pytest.raises(ValueError, match=r"data\.max_tokens must be at least 2 or null, got 1"):
         StoreData("somewhere", 1, TooLong.error)
+
+
+def test_a_record_with_an_id_that_the_vocabulary_lacks_is_named(store: Path) -> None:
+    manifest = json.loads((store / "manifest.json").read_text())
+    largest = int(max(max(r.tokens) for r in ROWS))
+    (store / "manifest.json").write_text(json.dumps(manifest | {"vocab_size": largest}))
+    row = next(i for i, r in enumerate(ROWS) if max(r.tokens) >= largest)
+    with pytest.raises(ValueError, match=rf"ids in 0\.\.{largest - 1}, got {largest}: row {row} of .*train\.arrow"):
+        read_split(store, "train", None, TooLong.error)

@@ -89,6 +89,8 @@ def test_a_finished_sender_a_closed_end_and_a_failure_are_three_different_things
     closed.close()
     with pytest.raises(ChannelClosed):
         closed.reserve(0, 1)
+    with pytest.raises(ChannelClosed):  # another receiver did
+        closed.take()
     broken: Channel[str] = Channel(2)
     broken.break_off()
     with pytest.raises(ChannelBroken):

@@ -1,0 +1,30 @@
+"""The bench's arithmetic, and that the overlapped line comes near its bound."""
+
+import json
+
+import pytest
+
+from dflash_exp.bench import Simulation, SleepingStages, bench_line
+from dflash_exp.cli import main
+
+
+def test_the_bound_is_the_work_of_the_slowest_stage_over_its_workers() -> None:
+    even = Simulation(n_items=10, unit_s=0.01, collate=0.5, target=6.0, target_workers=3, drafter=1.0, jitter=0.0)
+    assert SleepingStages(even, 0).bound_s(3) == pytest.approx(10 * 6.0 * 0.01 / 3)
+    assert SleepingStages(even, 0).bound_s(6) == pytest.approx(10 * 1.0 * 0.01)
+    assert SleepingStages(even, 0).bound_s(60) == pytest.approx(10 * 1.0 * 0.01)
+
+
+def test_the_line_takes_at_least_its_bound_and_far_less_than_one_stage_after_the_other() -> None:
+    figures = bench_line(Simulation(n_items=60, unit_s=0.004), rounds=1)
+    one_after_the_other = 1.0 / 4.2  # of the bound
+    assert 2 * one_after_the_other < figures.share_of_bound <= 1.0
+    assert figures.rounds == 1
+
+
+def test_the_verb_prints_one_json_object(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "line", "--rounds", "1", "--items", "20", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["simulation"]["n_items"] == 20 and 0 < found["share_of_bound"] <= 1.0
+    assert main(["bench", "line", "--rounds", "0"]) == 2
+    assert "--rounds must be >= 1, got 0" in capsys.readouterr().err
