@@ -3,6 +3,7 @@
 In: a checked `Config` and its plan. Out: `Built`, fresh, or as a checkpoint left it.
 """
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import islice
@@ -24,7 +25,7 @@ from dflash_exp.drafter.step import DrafterStep
 from dflash_exp.evaluation import repeats_itself
 from dflash_exp.export import load_weights
 from dflash_exp.messages import TokenBatch
-from dflash_exp.models import LoadedTarget, load, parameters_sha256
+from dflash_exp.models import LoadedTarget, load, parameters_sha256, weights_fingerprint
 from dflash_exp.optim import Optimizer, build_optimizer
 from dflash_exp.pipeline.drafter_train import DrafterTrainer, Reports, read_sums
 from dflash_exp.pipeline.line import Overlapped
@@ -59,6 +60,8 @@ def build(config: Config, planned: Planned, first_step: int, say: Callable[[str]
 
     `first_step`: optimizer steps that were done before; `say` takes lines for the user.
     """
+    if config.deterministic:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when CUDA starts
     torch.use_deterministic_algorithms(config.deterministic)
     device = choose_device(config.topology, overlapped=isinstance(config.pipeline, Overlapped))
     target = load(config.target, device, lambda shape, mask_id: resolve_shape(config.drafter, shape, mask_id))
@@ -83,6 +86,16 @@ def build(config: Config, planned: Planned, first_step: int, say: Callable[[str]
     )
 
 
+def hashes_of_inputs(config: Config, planned: Planned, built: Built) -> dict[str, str]:
+    """What the run's results depend on beside its configuration and plan: the tokens, and the target's weights."""
+    splits = read_manifest(config.data.folder)["splits"]
+    return {
+        "train_sha256": planned.conversations.sha256,
+        **{f"{name}_sha256": splits[name]["sha256"] for name in ("probe", "prompts") if name in splits},
+        "target_fingerprint": weights_fingerprint(built.target.model.model),
+    }
+
+
 def batch_bytes(batch: TokenBatch) -> int:
     """Memory of a batch's tokens and masks."""
     return batch.tokens_BT.nbytes + batch.supervised_BT.nbytes
@@ -100,10 +113,9 @@ def check_vocabulary(config: Config, vocab_size: int) -> None:
 
 def build_probe(config: Config, planned: Planned, target: LoadedTarget, step: DrafterStep) -> Probe:
     """Held-out batches, packed once by the training edges; a longer sequence than the budget is cut to it."""
-    budget_tokens = config.batches.budget_tokens
-    held_out = read_split(config.data.folder, "probe", budget_tokens, TooLong.truncate)
+    held_out = read_split(config.data.folder, "probe", config.batches.budget_tokens, TooLong.truncate)
     edges = planned.planner.edges
-    plans = probe_batches(held_out, config.probe.sequences, edges, budget_tokens, config.seeds.data)
+    plans = probe_batches(held_out, config.probe.sequences, edges, config.batches, config.seeds.data)
     collate = Collator(held_out, anchor_rule(config))
     return Probe([collate(plan) for plan in plans], target.model, lambda features: read_sums(step.measure(features)))
 

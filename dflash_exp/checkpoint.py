@@ -87,13 +87,25 @@ class CheckpointWriter:
         if self._error is not None and self._n_failures > self._config.max_failures:
             raise self._error
 
-    def close(self) -> str | None:
+    def finish(self) -> str | None:
         """Wait, and name the newest checkpoint. Raises the error of the last write, if it failed."""
         self.wait()
         if self._error is not None:
             raise self._error
         latest = self._parent / LATEST
         return latest.read_text(encoding="utf-8").strip() if latest.is_file() else None
+
+    def close(self) -> None:
+        """Wait for the write under way, whatever becomes of it: nothing may be written once the run is let go."""
+        if self._thread is not None:
+            self._thread.join()
+
+    def note_failure(self, step: int, error: Exception) -> None:
+        """Count a checkpoint that could not be written, and say what that means."""
+        self._error, self._n_failures = error, self._n_failures + 1
+        left = self._config.max_failures - self._n_failures
+        goes_on = f"training goes on, {left} more may fail" if left >= 0 else "the run ends"
+        self._say(f"checkpoint of step {step} was not written ({error}): {goes_on}")
 
     def _write(self, snapshot: Snapshot) -> None:
         try:
@@ -102,22 +114,27 @@ class CheckpointWriter:
             if not folder.exists():
                 write_folder(folder, lambda unfinished: _fill(unfinished, snapshot))
             write_whole(self._parent / LATEST, folder.name + "\n")
-            for old in step_folders(self._parent)[: -self._config.keep_last]:
-                remove_folder(old)
-        except (OSError, RuntimeError) as error:  # torch and safetensors report a full disk as RuntimeError
-            self._error, self._n_failures = error, self._n_failures + 1
-            left = self._config.max_failures - self._n_failures
-            goes_on = f"training goes on, {left} more may fail" if left >= 0 else "the run ends"
-            self._say(f"checkpoint of step {snapshot.step} was not written ({error}): {goes_on}")
+        except Exception as error:  # the thread's edge: torch and safetensors have errors of their own for a full disk
+            self.note_failure(snapshot.step, error)
         else:
             self._error, self._n_failures = None, 0
+            self._remove_old()
+
+    def _remove_old(self) -> None:
+        for old in step_folders(self._parent)[: -self._config.keep_last]:
+            try:
+                remove_folder(old)
+            except OSError as error:
+                self._say(f"old checkpoint {old.name} could not be removed ({error}): training goes on")
 
 
 def newest_whole(run_dir: Path, say: Callable[[str], None]) -> Path | None:
-    """The newest checkpoint whose checksums hold; a damaged one is said, and moved aside as `damaged-step-<n>`."""
+    """The newest checkpoint whose checksums hold, which `latest` names from now on; a damaged one is said, and moved
+    aside as `damaged-step-<n>`."""
     for folder in reversed(step_folders(run_dir / "checkpoints")):
         damage = _damage(folder)
         if damage is None:
+            write_whole(folder.parent / LATEST, folder.name + "\n")  # a kill may have come before it
             return folder
         aside = folder.with_name(f"damaged-{folder.name}")
         while aside.exists():

@@ -25,8 +25,8 @@ if TYPE_CHECKING:  # these import torch, which a mistyped key should not wait fo
     from dflash_exp.drafter.model import DrafterConfig
     from dflash_exp.optim import AdamW, Muon
     from dflash_exp.pipeline.line import Lockstep, Overlapped
-    from dflash_exp.plan.align import NoAlign
-    from dflash_exp.plan.batches import TokenBudget
+    from dflash_exp.plan.align import Align
+    from dflash_exp.plan.batches import Batching
     from dflash_exp.plan.buckets import Buckets
     from dflash_exp.plan.interleave import Interleave
     from dflash_exp.target import TargetConfig
@@ -142,9 +142,9 @@ class Config:
     """Modules whose classes a group may name by `_target_`."""
     data: "EmbeddedData | StoreData"
     buckets: "Buckets"
-    batches: "TokenBudget"
+    batches: "Batching"
     interleave: "Interleave"
-    align: "NoAlign"
+    align: "Align"
     target: "TargetConfig"
     drafter: "DrafterConfig"
     loss: "LossConfig"
@@ -189,11 +189,19 @@ def _jsonable(value: Any) -> Any:
     return [_jsonable(item) for item in value] if isinstance(value, list | tuple) else value
 
 
+def within_identity(key: str) -> bool:
+    """Whether a dotted key says what a run computes. Of `pipeline` only the threads do: they decide the last bit."""
+    group = key.partition(".")[0]
+    outside = group in OUTSIDE_IDENTITY or (group == "pipeline" and not key.startswith("pipeline.threads"))
+    return not outside and key != "plan.out"
+
+
 def identity(config: Config) -> str:
     """A run's name: slug, seed and 8 hex digits of what it computes; where and how it runs leaves it unchanged."""
     values = plain(config)
     for key in OUTSIDE_IDENTITY:
         del values[key]
+    values["pipeline"] = {"threads": values["pipeline"]["threads"]}
     del values["plan"]["out"]
     canonical = json.dumps(values, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     slug = re.sub(r"[^a-z0-9_]+", "-", f"{config.name}-{option_name(config.interleave)}".lower()).strip("-")

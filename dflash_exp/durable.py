@@ -28,6 +28,7 @@ def write_folder(folder: Path, fill: Callable[[Path], None]) -> None:
     try:
         fill(unfinished)
         for path in unfinished.iterdir():
+            path.chmod(0o644)
             _sync(path)
         unfinished.chmod(0o755)
         sync_folder(unfinished)

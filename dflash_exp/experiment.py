@@ -9,22 +9,25 @@ import faulthandler
 import time
 from collections.abc import Callable
 from contextlib import ExitStack, closing
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from rich.console import Console
+from torch import Tensor
 
 from dflash_exp.between_steps import BetweenSteps, Counters, Hands, Schedule
-from dflash_exp.building import Built, build, counters_of, restore, snapshot
+from dflash_exp.building import Built, build, counters_of, hashes_of_inputs, restore, snapshot
 from dflash_exp.checkpoint import CheckpointWriter, newest_whole
 from dflash_exp.config import Config, plain, run_directory
+from dflash_exp.console import LastingConsole
 from dflash_exp.decode import DecodeConfig
 from dflash_exp.durable import remove_unfinished
 from dflash_exp.export import find_drafter
 from dflash_exp.mirrors import Mirrors, run_labels
 from dflash_exp.pipeline.line import Lockstep, run_lockstep, run_overlapped
-from dflash_exp.pipeline.stages import AfterStep
+from dflash_exp.pipeline.stages import AfterStep, use_threads
 from dflash_exp.plan.interleave import option_name
 from dflash_exp.planning import Planned, plan_document, plan_run
 from dflash_exp.run_directory import (
@@ -33,17 +36,17 @@ from dflash_exp.run_directory import (
     create,
     environment,
     finished,
-    free_directory,
     free_file,
     locked,
     note_session,
-    taken,
+    place,
     write_json,
 )
 from dflash_exp.scoring import score, store_prompts
 from dflash_exp.stop import Stopped, StopSignals
 from dflash_exp.suggest import ConfigError
 from dflash_exp.summary import print_summary
+from dflash_exp.telemetry.metrics import Metrics
 from dflash_exp.telemetry.progress import ProgressLine
 from dflash_exp.telemetry.sinks import JsonlSink, discard_after
 from dflash_exp.telemetry.trace import Trace
@@ -72,24 +75,23 @@ class Session:
 def run(config: Config, overrides: list[str]) -> int:
     """Train, save, decode, sum up; the same command goes on where it stopped. Returns 0, or 75 when stopped on request;
     a failure raises, after result.json says so."""
-    console = Console()
-    wanted = run_directory(config)
-    if finished(wanted) and not config.force:
-        console.print(f"{wanted} is finished: nothing to do (force=true trains anew, beside it)", highlight=False)
-        return DONE
-    run_dir = free_directory(wanted) if config.force or taken(wanted) else wanted
-    if run_dir != wanted:
-        console.print(f"{wanted} is taken: nothing there is touched", highlight=False)
+    console = LastingConsole()
+    run_dir = place(run_directory(config), force=config.force)
+    if run_dir != run_directory(config):
+        console.print(f"{run_directory(config)} is taken: nothing there is touched", highlight=False)
     with ExitStack() as until_end:
+        stop = until_end.enter_context(StopSignals())
         try:
             planned = plan_run(config)
             prompts = store_prompts(config.data, config.prompts.limit) if config.evaluate else []
-            until_end.enter_context(locked(run_dir))
+            until_end.enter_context(locked(run_dir, console.print))
+            if finished(run_dir):
+                console.print(f"{run_dir} is finished: nothing to do (force=true trains anew)", highlight=False)
+                return DONE
             session = open_session(config, overrides, planned, run_dir, console)
         except ValueError as error:
             raise ConfigError(str(error)) from error
         session.say(opening_line(session))
-        stop = until_end.enter_context(StopSignals(session.say))
         return finish(session, prompts, stop)
 
 
@@ -102,26 +104,29 @@ def open_session(config: Config, overrides: list[str], planned: Planned, run_dir
     document = plan_document(config, planned)
     folder, counters, metrics_bytes = None, Counters(), 0
     if begun(run_dir):
-        check_same_run(run_dir, plain(config), document)
         remove_unfinished(run_dir / "checkpoints")
         folder = newest_whole(run_dir, say)
     if folder is not None:
         counters, metrics_bytes = counters_of(folder)
     built = build(config, planned, counters.step, say)
+    inputs = hashes_of_inputs(config, planned, built)
+    if begun(run_dir):
+        check_same_run(run_dir, plain(config), document, inputs)
     if folder is not None:
         restore(built, folder)
+    where = environment(asdict(config.seeds), asdict(config.pipeline.threads))
+    mirrors = Mirrors(config, run_dir, run_labels(config, run_dir, document, where), say)
     if not begun(run_dir):
-        create(run_dir, plain(config), overrides, document)
+        create(run_dir, plain(config), overrides, document, inputs)
     n_discarded = discard_after(run_dir / "metrics.jsonl", metrics_bytes)
-    restarts = note_session(run_dir)
+    restarts = note_session(run_dir, where)
     if restarts:
         put_aside = f", {n_discarded} later records put aside" if n_discarded else ""
         say(f"{run_dir} goes on after step {counters.step} of {len(planned.settings)}{put_aside}")
-    labels = run_labels(config, run_dir, document, environment())
-    return Session(config, run_dir, planned, built, counters, restarts, Mirrors(config, run_dir, labels, say), console)
+    return Session(config, run_dir, planned, built, counters, restarts, mirrors, console)
 
 
-def finish(session: Session, prompts: list, stop: StopSignals) -> int:
+def finish(session: Session, prompts: list[Tensor], stop: StopSignals) -> int:
     """Train and decode to the end, and leave result.json whatever happens."""
     started_s = time.monotonic()
     config, run_dir = session.config, session.run_dir
@@ -139,15 +144,21 @@ def finish(session: Session, prompts: list, stop: StopSignals) -> int:
         return STOPPED
     except BaseException as error:
         stopped = isinstance(error, KeyboardInterrupt)
-        result |= {"status": "stopped" if stopped else "failed", "error": f"{type(error).__name__}: {error}"}
+        result |= {"status": "stopped" if stopped else "failed", "error": described(error)}
         raise
     finally:
-        result |= summed_up(session)
-        write_json(run_dir / "result.json", result)
-        drafter = find_drafter(run_dir, None) if result["status"] == "finished" else None
-        session.mirrors.close(result["status"], drafter, result.get("error"))
-    print_summary(session.console, run_dir, result, evaluation, time.monotonic() - started_s)
+        try:
+            write_json(run_dir / "result.json", result | summed_up(session))
+        finally:
+            drafter = find_drafter(run_dir, None) if result["status"] == "finished" else None
+            session.mirrors.close(result["status"], drafter, result.get("error"))
+    print_summary(session.console, run_dir, result | summed_up(session), evaluation, time.monotonic() - started_s)
     return DONE
+
+
+def described(error: BaseException) -> str:
+    """An error with its notes, which name the batch."""
+    return "; ".join([f"{type(error).__name__}: {error}", *getattr(error, "__notes__", [])])
 
 
 def train(session: Session, stop: StopSignals) -> None:
@@ -155,27 +166,47 @@ def train(session: Session, stop: StopSignals) -> None:
     config, built, counters = session.config, session.built, session.counters
     n_steps = len(session.planned.settings)
     if counters.step == 0 and config.probe.every_steps:
-        counters.first_probe = counters.probe = built.measure()
+        counters.first_probe = counters.probe = first_measure(session)
     epoch_steps = [part.n_steps for part in session.planned.epochs]
     with (
         JsonlSink(session.run_dir / "metrics.jsonl") as sink,
         closing(trace_of(session)) as trace,
         ProgressLine(session.console, epoch_steps, time.monotonic, counters.step) as progress,
+        closing(CheckpointWriter(session.run_dir, config.checkpoint, progress.note)) as writer,
     ):
-        writer = CheckpointWriter(session.run_dir, config.checkpoint, progress.note)
+
+        def save(counters: Counters) -> None:
+            try:
+                metrics_bytes = sink.n_bytes()
+            except OSError as error:
+                writer.note_failure(counters.step, error)
+            else:
+                writer.save(snapshot(built, counters, metrics_bytes))
+
         hands = Hands(
             probe=built.measure,
             sinks=[sink, *session.mirrors.sinks()],
             show=progress.update,
-            save=lambda counters: writer.save(snapshot(built, counters, sink.n_bytes())),
+            save=save,
             trace=trace,
             asked_to_stop=lambda: stop.requested is not None,
         )
         schedule = Schedule(epoch_steps, config.probe.every_steps, config.checkpoint.every_steps)
         run_line(session, BetweenSteps(counters, schedule, hands))
-        writer.close()
+        writer.finish()
     if counters.step < n_steps:
         raise Stopped
+
+
+def first_measure(session: Session) -> Metrics:
+    """Before the first step, in the main thread, at the drafter's threads: what it keeps must be what a resumed run,
+    which measures in the drafter's thread, would make anew."""
+    default = torch.get_num_threads()
+    use_threads(session.config.pipeline.threads.drafter or default)
+    try:
+        return session.built.measure()
+    finally:
+        use_threads(default)
 
 
 def trace_of(session: Session) -> Trace:
@@ -208,7 +239,7 @@ def stack_dump(logs: Path, say: Callable[[str], None]) -> Callable[[str], None]:
     return dump
 
 
-def evaluate(session: Session, prompts: list, stop: StopSignals) -> dict[str, object]:
+def evaluate(session: Session, prompts: list[Tensor], stop: StopSignals) -> dict[str, object]:
     """Decode the prompts with the drafter as it is."""
     target = session.built.target
     decoding = DecodeConfig(session.config.prompts.max_new_tokens, 0.0, session.config.seed, target.eos_ids)

@@ -44,6 +44,7 @@ class Mirrors:
     def __init__(self, config: Config, run_dir: Path, labels: RunLabels, say: Callable[[str], None]) -> None:
         """Raises ValueError where trackio is asked for and not installed."""
         self._trackio = open_trackio(config.telemetry.wandb.project, labels, say) if config.telemetry.trackio else None
+        self._run_dir = run_dir
         self._wandb: WandbSink | None = open_wandb(config.telemetry.wandb, labels, run_dir, say)
 
     def sinks(self) -> list[Sink]:
@@ -58,6 +59,7 @@ class Mirrors:
             if status == "failed":
                 self._wandb.alert("run failed", error or "no error was kept")
             if drafter is not None:
+                self._wandb.log_plan([self._run_dir / "plan.json"])
                 self._wandb.log_drafter(drafter)
         for sink in self.sinks():
             sink.close(status)

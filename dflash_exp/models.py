@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
+from torch import nn
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 from transformers.utils import logging as transformers_logging
 
@@ -19,6 +20,7 @@ from dflash_exp.drafter.model import Drafter
 from dflash_exp.drafter.shape import DrafterShape
 from dflash_exp.target import FrozenTarget, TargetConfig, load_model
 
+FINGERPRINT_VALUES = 4096
 EMBEDDED = "embedded"
 EMBEDDED_FILES = Path(__file__).parent / "embedded" / "files"
 
@@ -83,6 +85,17 @@ def parameters_sha256(drafter: Drafter) -> str:
     for name, parameter in sorted(drafter.named_parameters()):
         digest.update(name.encode())
         digest.update(parameter.detach().to("cpu", torch.float32).contiguous().numpy().data)
+    return digest.hexdigest()
+
+
+def weights_fingerprint(model: nn.Module) -> str:
+    """Hash of every parameter's name, shape and up to 4096 of its values, evenly spread: seconds for any size."""
+    digest = hashlib.sha256()
+    for name, parameter in sorted(model.named_parameters()):
+        flat = parameter.detach().flatten()
+        some = flat[:: max(1, len(flat) // FINGERPRINT_VALUES)].to("cpu", torch.float32)
+        digest.update(f"{name}{tuple(parameter.shape)}".encode())
+        digest.update(some.contiguous().numpy().data)
     return digest.hexdigest()
 
 

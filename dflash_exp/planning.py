@@ -64,10 +64,10 @@ def plan_run(config: Config) -> Planned:
     return Planned(conversations, planner, epochs, step_settings(planner, epochs, supervised))
 
 
-def token_limit(config: Config) -> int:
-    """The longest sequence that is kept as it is: the smaller of data.max_tokens and the budget."""
-    budget_tokens = config.batches.budget_tokens
-    return min(config.data.max_tokens or budget_tokens, budget_tokens)
+def token_limit(config: Config) -> int | None:
+    """The longest sequence that is kept as it is: the smaller of data.max_tokens and the budget; None without both."""
+    limits = [limit for limit in (config.data.max_tokens, config.batches.budget_tokens) if limit is not None]
+    return min(limits, default=None)
 
 
 def anchor_rule(config: Config) -> Callable[[int, int, np.ndarray], np.ndarray]:

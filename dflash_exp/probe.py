@@ -12,20 +12,20 @@ import torch
 
 from dflash_exp.data.store import Conversations
 from dflash_exp.messages import BatchPlan, LossSums, TargetFeatures, TokenBatch, total_by_bucket
-from dflash_exp.plan.batches import TokenBudget, compose
+from dflash_exp.plan.batches import Batching, compose
 from dflash_exp.plan.seeds import named_rng
 
 KEPT_BYTES = 512 * 2**20
 
 
 def probe_batches(
-    conversations: Conversations, n_sequences: int, edges: np.ndarray, budget_tokens: int, seed: int
+    conversations: Conversations, n_sequences: int, edges: np.ndarray, batching: Batching, seed: int
 ) -> list[BatchPlan]:
     """A seeded choice of probe sequences, packed by training bucket."""
     chosen = np.sort(named_rng("probe", seed, 0).permutation(conversations.rows)[:n_sequences])
     lengths = conversations.lengths[chosen]
     bucket = np.minimum(np.searchsorted(edges, lengths), len(edges) - 1).astype(np.int32)
-    packed = compose(lengths, bucket, len(edges), TokenBudget(budget_tokens, None, True), named_rng("probe", seed, 1))
+    packed = compose(lengths, bucket, len(edges), batching, named_rng("probe", seed, 1))
     return [
         BatchPlan(
             i, 0, 0, int(b), i - int(packed.first[b]), chosen[packed.sequences[packed.starts[i] : packed.starts[i + 1]]]

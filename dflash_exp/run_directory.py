@@ -10,7 +10,7 @@ import os
 import platform
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
@@ -18,7 +18,7 @@ from pathlib import Path
 import torch
 import yaml
 
-from dflash_exp.config import OUTSIDE_IDENTITY
+from dflash_exp.config import within_identity
 from dflash_exp.durable import write_whole
 
 PACKAGES = (
@@ -27,6 +27,10 @@ PACKAGES = (
     "transformers",
     "numpy",
     "hydra-core",
+    "wandb",
+    "submitit",
+    "numba",
+    "rich",
     "omegaconf",
     "pyarrow",
     "safetensors",
@@ -34,10 +38,24 @@ PACKAGES = (
 )
 
 
+INPUTS = "inputs.json"
+"""Hashes of the splits and of the target's weights: a run goes on with these alone."""
+
+
 def finished(run_dir: Path) -> bool:
     """Whether a run ended here as it should."""
     path = run_dir / "result.json"
     return path.is_file() and json.loads(path.read_text(encoding="utf-8"))["status"] == "finished"
+
+
+def place(wanted: Path, *, force: bool) -> Path:
+    """Where a run is to be: `wanted`, unless something lies there that is no run, or with `force` one that is
+    finished; then the first of wanted-2, wanted-3, ... of which that does not hold."""
+    candidate, n = wanted, 1
+    while taken(candidate) or (force and finished(candidate)):
+        n += 1
+        candidate = wanted.with_name(f"{wanted.name}-{n}")
+    return candidate
 
 
 def begun(run_dir: Path) -> bool:
@@ -47,6 +65,8 @@ def begun(run_dir: Path) -> bool:
 
 def taken(run_dir: Path) -> bool:
     """Whether something lies here that is no run."""
+    if run_dir.exists() and not run_dir.is_dir():
+        return True
     return run_dir.exists() and not begun(run_dir) and not (run_dir / ".lock").exists() and any(run_dir.iterdir())
 
 
@@ -60,32 +80,48 @@ def free_file(wanted: Path) -> Path:
     return _free(wanted.with_suffix(""), wanted.suffix)
 
 
-def create(run_dir: Path, config: dict[str, object], overrides: list[str], plan: dict[str, object]) -> None:
+def create(
+    run_dir: Path,
+    config: dict[str, object],
+    overrides: list[str],
+    plan: dict[str, object],
+    inputs: dict[str, str],
+) -> None:
     """Fill a new run directory with what is known before the first step; config.yaml last: with it, it is a run."""
     (run_dir / "logs").mkdir(exist_ok=True)
     write_whole(run_dir / "overrides.yaml", yaml.safe_dump(overrides))
     write_json(run_dir / "plan.json", plan)
+    write_json(run_dir / INPUTS, inputs)
     write_whole(run_dir / "config.yaml", yaml.safe_dump(config, sort_keys=False, allow_unicode=True))
 
 
-def note_session(run_dir: Path) -> int:
+def note_session(run_dir: Path, where: dict[str, object]) -> int:
     """Write where this session runs, `environment.json` or environment-<n>.json; how many there were before."""
     path = free_file(run_dir / "environment.json")
-    write_json(path, environment())
+    write_json(path, where)
     return len(list(run_dir.glob("environment*.json"))) - 1
 
 
 @contextmanager
-def locked(run_dir: Path) -> Iterator[None]:
-    """Make the directory and keep other processes out of it. Raises ValueError where one is at work."""
-    run_dir.mkdir(parents=True, exist_ok=True)
+def locked(run_dir: Path, say: Callable[[str], None]) -> Iterator[None]:
+    """Make the directory and keep other processes out of it. Raises ValueError where one is at work, or where no
+    directory can be."""
+    try:
+        run_dir.mkdir(parents=True, exist_ok=True)
+        (run_dir / ".lock").touch()
+    except OSError as error:
+        raise ValueError(
+            f"run_dir must be a directory that can be written, {run_dir} is not: {error.strerror}; name another"
+        ) from error
     with (run_dir / ".lock").open("a") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
+        except BlockingIOError as error:
             raise ValueError(
                 f"run_dir must not be in use, another process trains in {run_dir}; wait for it, or name another run_dir"
             ) from error
+        except OSError as error:  # a file system without locks
+            say(f"{run_dir} cannot be locked ({error}): see that no other process trains in it")
         try:
             yield
         finally:
@@ -94,12 +130,12 @@ def locked(run_dir: Path) -> Iterator[None]:
                 run_dir.rmdir()
 
 
-def check_same_run(run_dir: Path, config: dict[str, object], plan: dict[str, object]) -> None:
+def check_same_run(run_dir: Path, config: dict[str, object], plan: dict[str, object], inputs: dict[str, str]) -> None:
     """ValueError, naming what differs, unless the run that was begun there is the one that is wanted."""
     begun = _flat(yaml.safe_load((run_dir / "config.yaml").read_text(encoding="utf-8")))
     wanted = _flat(config)
     odd = [key for key in sorted(begun.keys() | wanted.keys()) if begun.get(key) != wanted.get(key)]
-    odd = [key for key in odd if key.partition(".")[0] not in OUTSIDE_IDENTITY and key != "plan.out"]
+    odd = [key for key in odd if within_identity(key)]
     mend = "say the same configuration to resume, or another run_dir"
     if odd:
         shown = ", ".join(f"{key} ({begun.get(key)} there, {wanted.get(key)} here)" for key in odd[:3])
@@ -111,6 +147,13 @@ def check_same_run(run_dir: Path, config: dict[str, object], plan: dict[str, obj
             raise ValueError(
                 f"run_dir must hold this plan, {run_dir} differs in {key}: the data, or the way plans are made, "
                 "changed since it was begun; take the data of then, or another run_dir"
+            )
+    before = json.loads((run_dir / INPUTS).read_text(encoding="utf-8"))
+    for key in inputs:
+        if before.get(key) != inputs[key]:
+            raise ValueError(
+                f"run_dir must hold a run on the same inputs, {run_dir} differs in {key}: these tokens or weights "
+                "changed since it was begun; take those of then, or another run_dir"
             )
 
 
@@ -129,7 +172,7 @@ def write_json(path: Path, value: object) -> None:
     write_whole(path, json.dumps(value, indent=1, ensure_ascii=False) + "\n")
 
 
-def environment() -> dict[str, object]:
+def environment(seeds: Mapping[str, int], threads: Mapping[str, int | None]) -> dict[str, object]:
     """Where and with what the run is made; no environment variables, so no keys."""
     return {
         "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
@@ -140,7 +183,8 @@ def environment() -> dict[str, object]:
         "platform": platform.platform(),
         "cpus": os.cpu_count(),
         "devices": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())],
-        "threads": {"intra_op": torch.get_num_threads(), "inter_op": torch.get_num_interop_threads()},
+        "threads": {"intra_op": torch.get_num_threads(), "inter_op": torch.get_num_interop_threads(), **threads},
+        "seeds": dict(seeds),
     }
 
 

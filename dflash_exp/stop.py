@@ -3,12 +3,21 @@
 In: SIGINT, SIGTERM, SIGUSR2. Out: `StopSignals.requested`, which the line reads between two optimizer steps.
 """
 
+import os
 import signal
+import sys
 from collections.abc import Callable
+from contextlib import suppress
 from types import FrameType
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR2)
 """Ctrl-C, what `kill` and Slurm send, and what Slurm can be told to send ahead of the time limit."""
+
+
+def say_at_once(line: str) -> None:
+    """For a signal handler: nothing that could be interrupted in the middle, and no reader is no reason to fail."""
+    with suppress(OSError):
+        os.write(sys.stderr.fileno(), f"{line}\n".encode())
 
 
 class Stopped(Exception):
@@ -18,7 +27,7 @@ class Stopped(Exception):
 class StopSignals:
     """A context manager for the main thread; the handlers of before come back."""
 
-    def __init__(self, say: Callable[[str], None]) -> None:
+    def __init__(self, say: Callable[[str], None] = say_at_once) -> None:
         self.requested: str | None = None
         """Name of the first signal."""
         self._say = say

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors import SafetensorError
 
 from dflash_exp import checkpoint as module
 from dflash_exp.checkpoint import (
@@ -55,7 +56,7 @@ def names(run_dir: Path) -> list[str]:
 
 
 def test_what_is_read_is_what_was_saved_and_the_newest_few_stay(tmp_path: Path) -> None:
-    assert saved(tmp_path, 1, 2, 3).close() == "step-00000003"
+    assert saved(tmp_path, 1, 2, 3).finish() == "step-00000003"
     assert names(tmp_path) == ["latest", "step-00000002", "step-00000003"]
     folder = newest_whole(tmp_path, pytest.fail)
     assert folder is not None and folder.name == "step-00000003"
@@ -79,7 +80,7 @@ def test_an_optimizer_comes_back_bit_for_bit_and_goes_on_the_same(tmp_path: Path
     writer = CheckpointWriter(tmp_path, CONFIG, pytest.fail)
     writer.save(take_snapshot(2, drafter, 64, {"optimizer": optimizer.state_dict()}, {}))
     trained(drafter, optimizer, 1)  # training goes on: the snapshot is a copy
-    folder = tmp_path / "checkpoints" / str(writer.close())
+    folder = tmp_path / "checkpoints" / str(writer.finish())
     other = drafter_of(seed=1)
     again = build_optimizer(OPTIM, other.named_parameters())
     other.load_state_dict(module_state(folder))
@@ -112,33 +113,50 @@ def test_a_damaged_newest_falls_back_to_the_one_before_and_says_so(tmp_path: Pat
     assert "damaged-step-00000002" in names(tmp_path)
 
 
+def test_latest_names_the_one_that_is_gone_on_from(tmp_path: Path) -> None:
+    saved(tmp_path, 1, 2)
+    latest = tmp_path / "checkpoints" / "latest"
+    latest.write_text("step-00000001\n")  # as a kill before it was written leaves it
+    newest_whole(tmp_path, pytest.fail)
+    assert latest.read_text() == "step-00000002\n"
+
+
 def test_where_all_are_damaged_there_is_none(tmp_path: Path) -> None:
     saved(tmp_path, 1)
     (tmp_path / "checkpoints" / "step-00000001" / "state.pt").unlink()
     assert newest_whole(tmp_path, lambda _: None) is None and newest_whole(tmp_path / "new", pytest.fail) is None
 
 
-def fails_at(steps: set[int], monkeypatch: pytest.MonkeyPatch) -> None:
+FULL = (
+    OSError("no space left on device"),
+    RuntimeError("unexpected pos: no space left on device"),
+    SafetensorError("I/O error: no space left on device"),
+)
+"""As Python, torch and safetensors say it."""
+
+
+def fails_at(steps: set[int], monkeypatch: pytest.MonkeyPatch, error: Exception = FULL[0]) -> None:
     plain = module._fill
 
     def fill(folder: Path, snapshot: Snapshot) -> None:
         (folder / "state.pt").write_bytes(b"half")
         if snapshot.step in steps:
-            raise OSError("no space left on device")
+            raise error
         plain(folder, snapshot)
 
     monkeypatch.setattr(module, "_fill", fill)
 
 
+@pytest.mark.parametrize("error", FULL)
 def test_a_full_disk_leaves_the_old_one_is_said_and_training_goes_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
-    fails_at({2}, monkeypatch)
+    fails_at({2}, monkeypatch, error)
     said: list[str] = []
     assert saved(tmp_path, 1, 2, said=said) is not None
     assert names(tmp_path) == ["latest", "step-00000001"]
     assert said == ["checkpoint of step 2 was not written (no space left on device): training goes on, 0 more may fail"]
-    assert saved(tmp_path, 3).close() == "step-00000003"
+    assert saved(tmp_path, 3).finish() == "step-00000003"
 
 
 def test_more_failures_in_a_row_than_are_allowed_end_the_run_and_one_success_forgets_them(
@@ -155,7 +173,7 @@ def test_more_failures_in_a_row_than_are_allowed_end_the_run_and_one_success_for
 def test_the_last_save_of_a_run_must_not_fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fails_at({2}, monkeypatch)
     with pytest.raises(OSError, match="no space"):
-        saved(tmp_path, 1, 2, config=replace(CONFIG, max_failures=9)).close()
+        saved(tmp_path, 1, 2, config=replace(CONFIG, max_failures=9)).finish()
 
 
 def test_training_waits_for_the_copy_not_for_the_disk_and_one_write_is_in_flight(
@@ -177,7 +195,7 @@ def test_training_waits_for_the_copy_not_for_the_disk_and_one_write_is_in_flight
     assert second.is_alive() and running == [1]
     let_go.set()
     second.join(10.0)
-    assert writer.close() == "step-00000002" and running == [1, 2]
+    assert writer.finish() == "step-00000002" and running == [1, 2]
 
 
 def test_state_with_code_in_it_is_not_run(tmp_path: Path) -> None:

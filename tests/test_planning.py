@@ -36,7 +36,7 @@ def overrides(store: Path, *more: str) -> list[str]:
 
 def test_a_step_s_share_is_that_of_its_middle_and_its_constant_the_epoch_s() -> None:
     sequences = Sequences(np.full(5, 4), np.arange(5), np.array([1.0, 2.0, 3.0, 4.0, 5.0]))
-    settings = PlanSettings(Single(), TokenBudget(4, None, False), Shuffle(), 2, Seeds(0, 0, 0, 0))
+    settings = PlanSettings(Single(), TokenBudget(4, 0, None, False), Shuffle(), 2, Seeds(0, 0, 0, 0))
     found = step_settings(Planner(sequences, settings), [EpochSteps(0, 3), EpochSteps(1, 2)], np.full(5, 10))
     # steps of 20, 20, 10 | 20, 20 supervised tokens, 90 in all
     assert [setting.share for setting in found] == pytest.approx([10 / 90, 30 / 90, 45 / 90, 60 / 90, 80 / 90])

@@ -18,9 +18,10 @@ from dflash_exp.drafter.step import DrafterStep
 from dflash_exp.messages import BatchPlan, LossSums, TargetFeatures, TokenBatch
 from dflash_exp.optim import AdamW, Optimizer, Schedule, build_optimizer
 from dflash_exp.pipeline.drafter_train import read_sums
+from dflash_exp.plan.batches import TokenBudget
 from dflash_exp.probe import Probe, probe_batches
 
-EDGES, BUDGET_TOKENS = np.array([8, 14]), 40
+EDGES, BUDGET = np.array([8, 14]), TokenBudget(40, 0, None, frozen=True)
 SHAPE = DrafterShape(
     hidden_size=8, intermediate_size=12, n_heads=2, n_kv_heads=1, head_dim=4, n_layers=1, block_size=4, vocab_size=20,
     mask_token_id=1, target_layer_ids=(0,), rope_theta=500.0, rms_norm_eps=1e-5, n_target_layers=4,
@@ -44,7 +45,7 @@ def anchors(epoch: int, row: int, supervised: np.ndarray) -> np.ndarray:
 def batches_of(seed: int = 0, n_sequences: int = 9) -> list[TokenBatch]:
     conversations = held_out()
     collate = Collator(conversations, anchors)
-    return [collate(plan) for plan in probe_batches(conversations, n_sequences, EDGES, BUDGET_TOKENS, seed)]
+    return [collate(plan) for plan in probe_batches(conversations, n_sequences, EDGES, BUDGET, seed)]
 
 
 class FakeTarget:
@@ -76,24 +77,24 @@ def rows_and_buckets(plans: list[BatchPlan]) -> list[tuple[int, int, list[int]]]
 
 
 def test_the_choice_is_the_seed_s_and_holds_the_number_asked_for_without_repeats() -> None:
-    chosen = probe_batches(held_out(), 9, EDGES, BUDGET_TOKENS, seed=3)
+    chosen = probe_batches(held_out(), 9, EDGES, BUDGET, seed=3)
     rows = [int(row) for plan in chosen for row in plan.sequence_rows]
     assert len(rows) == len(set(rows)) == 9
-    assert rows_and_buckets(chosen) == rows_and_buckets(probe_batches(held_out(), 9, EDGES, BUDGET_TOKENS, seed=3))
-    other = probe_batches(held_out(), 9, EDGES, BUDGET_TOKENS, seed=4)
+    assert rows_and_buckets(chosen) == rows_and_buckets(probe_batches(held_out(), 9, EDGES, BUDGET, seed=3))
+    other = probe_batches(held_out(), 9, EDGES, BUDGET, seed=4)
     assert {int(row) for plan in other for row in plan.sequence_rows} != set(rows)
 
 
 def test_more_sequences_than_there_are_means_all() -> None:
-    chosen = probe_batches(held_out(), 500, EDGES, BUDGET_TOKENS, seed=0)
+    chosen = probe_batches(held_out(), 500, EDGES, BUDGET, seed=0)
     assert sorted(int(row) for plan in chosen for row in plan.sequence_rows) == list(range(12))
 
 
 def test_batches_keep_the_budget_and_the_training_buckets_and_what_is_longer_is_in_the_last() -> None:
     lengths, counts = held_out().lengths, {0: 0, 1: 0}
-    for plan in probe_batches(held_out(), 12, EDGES, BUDGET_TOKENS, seed=0):
+    for plan in probe_batches(held_out(), 12, EDGES, BUDGET, seed=0):
         longest = lengths[plan.sequence_rows].max()
-        assert longest * len(plan.sequence_rows) <= BUDGET_TOKENS
+        assert longest * len(plan.sequence_rows) <= BUDGET.budget_tokens
         assert all((lengths[row] > EDGES[0]) == (plan.bucket == 1) for row in plan.sequence_rows)
         assert plan.index == counts[plan.bucket]
         counts[plan.bucket] += 1

@@ -17,6 +17,7 @@ from dflash_exp.run_directory import (
     free_file,
     locked,
     note_session,
+    place,
     taken,
     write_json,
 )
@@ -25,9 +26,9 @@ from dflash_exp.run_directory import (
 def test_a_new_run_says_what_it_is_before_its_first_step(tmp_path: Path) -> None:
     run_dir = tmp_path
     config, plan = {"name": "τ", "steps": 3, "data": {"path": "x"}}, {"order_sha256": "ab", "edges": [1, 2]}
-    create(run_dir, config, ["steps=3", "seed=1"], plan)
+    create(run_dir, config, ["steps=3", "seed=1"], plan, {"train_sha256": "t"})
     assert sorted(p.name for p in run_dir.iterdir()) == [
-        "config.yaml", "logs", "overrides.yaml", "plan.json",
+        "config.yaml", "inputs.json", "logs", "overrides.yaml", "plan.json",
     ]  # fmt: skip
     assert yaml.safe_load((run_dir / "config.yaml").read_text("utf-8")) == config
     assert list(yaml.safe_load((run_dir / "config.yaml").read_text("utf-8"))) == list(config)
@@ -35,40 +36,43 @@ def test_a_new_run_says_what_it_is_before_its_first_step(tmp_path: Path) -> None
     assert json.loads((run_dir / "plan.json").read_text()) == plan
 
 
+INPUTS = {"train_sha256": "t", "target_fingerprint": "w"}
 PLAN = {"batches_sha256": "b", "order_sha256": "o", "plan_sha256": "p"}
 
 
 def test_another_configuration_or_plan_is_refused_and_what_differs_is_named(tmp_path: Path) -> None:
     config = {"seed": 1, "optim": {"lr": 0.1, "betas": [0.9, 0.95]}, "topology": {"device": "cpu"}, "force": False}
-    create(tmp_path, config, [], PLAN)
-    check_same_run(tmp_path, config | {"topology": {"device": "cuda"}, "force": True}, PLAN)
+    create(tmp_path, config, [], PLAN, INPUTS)
+    check_same_run(tmp_path, config | {"topology": {"device": "cuda"}, "force": True}, PLAN, INPUTS)
     with pytest.raises(ValueError, match=r"differs in optim\.lr \(0\.1 there, 0\.2 here\); say the same configuration"):
-        check_same_run(tmp_path, config | {"optim": {"lr": 0.2, "betas": [0.9, 0.95]}}, PLAN)
+        check_same_run(tmp_path, config | {"optim": {"lr": 0.2, "betas": [0.9, 0.95]}}, PLAN, INPUTS)
     with pytest.raises(ValueError, match=r"differs in extra \(None there, 3 here\), seed \(1 there, 2 here\)"):
-        check_same_run(tmp_path, config | {"seed": 2, "extra": 3}, PLAN)
+        check_same_run(tmp_path, config | {"seed": 2, "extra": 3}, PLAN, INPUTS)
     with pytest.raises(ValueError, match=r"differs in order_sha256: the data, or the way plans are made"):
-        check_same_run(tmp_path, config, PLAN | {"order_sha256": "x", "plan_sha256": "y"})
+        check_same_run(tmp_path, config, PLAN | {"order_sha256": "x", "plan_sha256": "y"}, INPUTS)
+    with pytest.raises(ValueError, match=r"differs in train_sha256: these tokens or weights changed"):
+        check_same_run(tmp_path, config, PLAN, INPUTS | {"train_sha256": "other"})
 
 
 def test_a_directory_in_use_is_refused_and_free_again_afterwards(tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
-    with locked(run_dir):
+    with locked(run_dir, pytest.fail):
         (run_dir / "config.yaml").touch()
-        with pytest.raises(ValueError, match="run_dir must not be in use"), locked(run_dir):
+        with pytest.raises(ValueError, match="run_dir must not be in use"), locked(run_dir, pytest.fail):
             pass
-    with locked(run_dir):
+    with locked(run_dir, pytest.fail):
         pass
     assert (run_dir / "config.yaml").exists()
 
 
 def test_a_directory_in_which_nothing_was_begun_is_gone_again(tmp_path: Path) -> None:
-    with locked(tmp_path / "run"):
+    with locked(tmp_path / "run", pytest.fail):
         pass
     assert not (tmp_path / "run").exists()
 
 
 def test_every_session_says_where_it_runs_and_counts_those_before(tmp_path: Path) -> None:
-    assert [note_session(tmp_path) for _ in range(3)] == [0, 1, 2]
+    assert [note_session(tmp_path, {}) for _ in range(3)] == [0, 1, 2]
     names = ["environment-2.json", "environment-3.json", "environment.json"]
     assert sorted(p.name for p in tmp_path.iterdir()) == names
 
@@ -110,9 +114,35 @@ def test_the_environment_names_command_and_packages_and_no_environment_variable(
 ) -> None:
     monkeypatch.setenv("WANDB_API_KEY", "do-not-tell-4711")
     monkeypatch.setattr(sys, "argv", ["/somewhere/bin/dflash-exp", "train", "steps=3"])
-    found = environment()
+    found = environment({"init": 3}, {"target": 1})
     assert found["command"] == ["dflash-exp", "train", "steps=3"]
     packages = found["packages"]
     assert isinstance(packages, dict) and packages["torch"].startswith("2.")
     assert found["cpus"] == os.cpu_count()
     assert "do-not-tell-4711" not in json.dumps(found)
+
+
+def test_the_place_of_a_run_is_the_wanted_one_or_the_first_beside_it_that_is_free_or_unfinished(tmp_path: Path) -> None:
+    wanted, second, third = (tmp_path / name for name in ("run", "run-2", "run-3"))
+    assert place(wanted, force=False) == place(wanted, force=True) == wanted
+    for folder in (wanted, second):
+        folder.mkdir()
+        (folder / "config.yaml").touch()
+    write_json(wanted / "result.json", {"status": "finished"})
+    assert place(wanted, force=False) == wanted and place(wanted, force=True) == second
+    write_json(second / "result.json", {"status": "finished"})
+    assert place(wanted, force=True) == third
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes" / "mine.txt").touch()
+    assert place(tmp_path / "notes", force=False) == tmp_path / "notes-2"
+    (tmp_path / "file").touch()
+    assert place(tmp_path / "file", force=False) == tmp_path / "file-2"
+
+
+def test_a_place_that_cannot_be_written_is_refused_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with (
+        pytest.raises(ValueError, match="run_dir must be a directory that can be written"),
+        locked(tmp_path / "file" / "run", pytest.fail),
+    ):
+        pass

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from dflash_exp.drafter.layout import Anchors, locate_anchors
 from dflash_exp.drafter.loss import BatchSums, LossConfig, Reduction, block_sums, slot_weights
@@ -80,10 +80,10 @@ class DrafterStep:
         A step without any weight (denominator 0) has a gradient of zeros, and is divided by 1.
         Raises FloatingPointError, before any update, when the norm is not finite.
         """
-        gradients = [p.grad for p in self.drafter.parameters() if p.grad is not None]
+        gradients = [_gradient_or_zeros(p) for p in self.drafter.parameters()]
         for gradient in gradients:
             gradient.div_(denominator if denominator > 0 else 1.0)
-        norm = float(torch.nn.utils.get_total_norm(gradients)) if gradients else 0.0
+        norm = float(torch.nn.utils.get_total_norm(gradients))
         if not math.isfinite(norm):
             raise FloatingPointError(
                 f"the gradient must be finite, its norm is {norm}; parameters are as before this step:"
@@ -116,6 +116,13 @@ class DrafterStep:
             hidden_ASH = self.drafter(context, blocks)
             labels_AS, supervised_AS = anchors.label_AS[first:last], anchors.supervised_AS[first:last]
             yield block_sums(hidden_ASH, self.drafter.head_VH, labels_AS, supervised_AS, self.loss.gamma)
+
+
+def _gradient_or_zeros(parameter: nn.Parameter) -> Tensor:
+    """A parameter that no batch of the step reached moves by its momentum, in a run's first step as in any other."""
+    if parameter.grad is None:
+        parameter.grad = torch.zeros_like(parameter)
+    return parameter.grad
 
 
 def _gradient(leaf: Tensor) -> Tensor:

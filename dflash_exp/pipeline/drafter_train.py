@@ -129,7 +129,7 @@ class DrafterTrainLoop:
         channels: Mapping[str, Channel],
         stage: DrafterStage,
         after_step: AfterStep,
-        threads: int | None,
+        threads: int,
         watch: Watch,
     ) -> None:
         """`channels["features"]` is read; the fill of all is reported."""
@@ -151,9 +151,10 @@ class DrafterTrainLoop:
             except EndOfChannel:
                 return
             self._train(item)
+            prefetch, target, ends_step = prefetch + item.prefetch, target + item.target, item.ends_step
+            del item  # credit goes back when the memory does
             self._features.release(number)
-            prefetch, target = prefetch + item.prefetch, target + item.target
-            if item.ends_step:
+            if ends_step:
                 result = self._finish()
                 step_s = time.perf_counter() - before_s
                 timing = StepTiming(prefetch, target, self.watch.lap(), step_s, self._fill())

@@ -106,11 +106,14 @@ def run_overlapped(
     batches: Channel[Prefetched] = Channel(config.batches_ahead)
     features: Channel[Forwarded] = Channel(config.features_ahead, config.features_bytes)
     channels = {"batches": batches, "features": features}
-    threads = config.threads
+    default = torch.get_num_threads()
+    for_target, for_drafter = config.threads.target or default, config.threads.drafter or default
     loops: list[Loop] = [BatchPrefetcher(steps, stages, batches, Watch("prefetch"))]
     loops += [
-        TargetForwardLoop(batches, features, stages, threads.target, Watch(f"target-{i}"))
-        for i in range(target_workers)
+        TargetForwardLoop(batches, features, stages, for_target, Watch(f"target-{i}")) for i in range(target_workers)
     ]
-    loops += [DrafterTrainLoop(channels, stages.drafter, after_step, threads.drafter, Watch("drafter"))]
-    Supervisor(loops, list(channels.values()), config.stall_timeout_s, on_stall).run()
+    loops += [DrafterTrainLoop(channels, stages.drafter, after_step, for_drafter, Watch("drafter"))]
+    try:
+        Supervisor(loops, list(channels.values()), config.stall_timeout_s, on_stall).run()
+    finally:
+        torch.set_num_threads(default)

@@ -83,7 +83,8 @@ def named(stage: str, plan: BatchPlan, shape: tuple[int, ...] | None = None) -> 
         raise
 
 
-def use_threads(n_threads: int | None) -> None:
-    """Intra-op threads of the calling thread; they do not reach threads that run already, so each loop says it."""
-    if n_threads is not None:
-        torch.set_num_threads(n_threads)
+def use_threads(n_threads: int) -> None:
+    """Intra-op threads of the calling thread. torch keeps one number for the process, which a thread takes over at its
+    first parallel operation: asking for it first makes this thread's own number hold, whatever others set later."""
+    torch.get_num_threads()
+    torch.set_num_threads(n_threads)

@@ -15,6 +15,8 @@ from dflash_exp.pipeline.watch import Doing, Watch
 
 STOP_WITHIN_S = 5.0
 """How long the other loops have to end after one failed; a thread cannot be killed, so one that is late is left."""
+SUSPENDED_S = 2.0
+"""A wait that overruns by more was slept through by the whole process."""
 
 
 class StageStalled(RuntimeError):
@@ -41,6 +43,7 @@ class Supervisor:
         self._on_stall = on_stall
         self._changed = Condition()
         self._n_running = len(loops)
+        self._not_before_s = 0.0
         self._failure: BaseException | None = None
 
     def run(self) -> None:
@@ -81,7 +84,11 @@ class Supervisor:
                 left_s = self._stall_timeout_s - self._silent_s()
                 if left_s <= 0:
                     self._stalled()
+                before_s = time.perf_counter()
                 self._changed.wait(min(left_s, threading.TIMEOUT_MAX))
+                now_s = time.perf_counter()
+                if now_s - before_s > left_s + SUSPENDED_S:  # the whole process stood still (Ctrl-Z, scontrol suspend)
+                    self._not_before_s = now_s
         if self._failure is not None:
             raise self._failure
 
@@ -89,7 +96,9 @@ class Supervisor:
         """Seconds that the stage in question has been at its item: of the busy ones the longest; if all wait, since the
         last of them began to."""
         now_s = time.perf_counter()
-        doing = [loop.watch.doing for loop in self._loops]
+        doing = [
+            (what, max(since_s, self._not_before_s)) for what, since_s in (loop.watch.doing for loop in self._loops)
+        ]
         busy = [now_s - since_s for what, since_s in doing if what is Doing.busy]
         waiting = [now_s - since_s for what, since_s in doing if what is Doing.waiting]
         return max(busy) if busy else min(waiting, default=0.0)

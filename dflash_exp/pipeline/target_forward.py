@@ -10,7 +10,7 @@ class TargetForwardLoop:
     used, and credit goes out in plan order whichever loop is faster."""
 
     def __init__(
-        self, batches: Channel[Prefetched], out: Channel[Forwarded], stages: Stages, threads: int | None, watch: Watch
+        self, batches: Channel[Prefetched], out: Channel[Forwarded], stages: Stages, threads: int, watch: Watch
     ) -> None:
         self._batches = batches
         self._out = out

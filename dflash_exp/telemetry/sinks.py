@@ -1,5 +1,6 @@
 """Where records go: metrics.jsonl, one JSON object a line, which is the truth."""
 
+import errno
 import json
 import os
 from pathlib import Path
@@ -8,27 +9,41 @@ from dflash_exp.messages import StepRecord
 
 
 class JsonlSink:
-    """Appends records; every line reaches the file whole, at once."""
+    """Appends records; a line reaches the file at once. What a full disk refuses is kept and tried again."""
 
     def __init__(self, path: Path) -> None:
-        self._file = path.open("ab")
+        self._file = path.open("ab", buffering=0)
+        self._unwritten = b""
 
     def write(self, record: StepRecord) -> None:
         """Raises ValueError for a number that JSON does not have (NaN): metrics say None."""
         fields = {"step": record.step, "time_s": round(record.time_s, 4), **record.metrics}
-        self._file.write(json.dumps(fields, allow_nan=False).encode() + b"\n")
-        self._file.flush()
+        self._unwritten += json.dumps(fields, allow_nan=False).encode() + b"\n"
+        try:
+            self._write_out()
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
 
     def n_bytes(self) -> int:
-        """Length of the file, with every record on the disk: what a checkpoint remembers."""
+        """Length of the file, with every record on the disk: what a checkpoint remembers. Raises OSError on a full
+        disk."""
+        self._write_out()
         os.fsync(self._file.fileno())
         return self._file.tell()
+
+    def _write_out(self) -> None:
+        while self._unwritten:
+            self._unwritten = self._unwritten[self._file.write(self._unwritten) :]
 
     def __enter__(self) -> "JsonlSink":
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._file.close()
+        try:
+            self._write_out()
+        finally:
+            self._file.close()
 
 
 def read_records(path: Path) -> list[dict]:

@@ -22,7 +22,8 @@ from dflash_exp.telemetry.wandb_client import STEP, Limits, WandbClient, chosen_
 if TYPE_CHECKING:
     import wandb
 
-LIMITS = Limits(init_s=30.0, finish_s=30.0)
+LIMITS = Limits(init_s=15.0, finish_s=10.0)
+"""Together under the 30 s that Slurm leaves a job it told to stop."""
 EXIT_CODES = {"finished": 0, "failed": 1, "stopped": 75}
 """By status. W&B shows a run as preempted that was marked as preempting and ends with another code than 0."""
 UPLOAD_BYTES_PER_S = 4 * 2**20

@@ -172,6 +172,7 @@ def pass_through(seed: int) -> list[int]:
     assert collected.wait(SOON_S), f"deadlock with seed {seed}"
     for thread in threads:
         thread.join(SOON_S)
+        assert not thread.is_alive(), f"a worker hangs with seed {seed}"
     return [item // 10 for item in out] if out == [10 * i for i in range(n_items)] else [-1]
 
 
