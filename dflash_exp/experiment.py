@@ -32,6 +32,7 @@ from dflash_exp.plan.interleave import option_name
 from dflash_exp.planning import Planned, plan_document, plan_run
 from dflash_exp.run_directory import (
     begun,
+    check_same_inputs,
     check_same_run,
     create,
     environment,
@@ -104,6 +105,7 @@ def open_session(config: Config, overrides: list[str], planned: Planned, run_dir
     document = plan_document(config, planned)
     folder, counters, metrics_bytes = None, Counters(), 0
     if begun(run_dir):
+        check_same_run(run_dir, plain(config), document)
         remove_unfinished(run_dir / "checkpoints")
         folder = newest_whole(run_dir, say)
     if folder is not None:
@@ -111,7 +113,7 @@ def open_session(config: Config, overrides: list[str], planned: Planned, run_dir
     built = build(config, planned, counters.step, say)
     inputs = hashes_of_inputs(config, planned, built)
     if begun(run_dir):
-        check_same_run(run_dir, plain(config), document, inputs)
+        check_same_inputs(run_dir, inputs)
     if folder is not None:
         restore(built, folder)
     where = environment(asdict(config.seeds), asdict(config.pipeline.threads))
@@ -131,7 +133,7 @@ def finish(session: Session, prompts: list[Tensor], stop: StopSignals) -> int:
     started_s = time.monotonic()
     config, run_dir = session.config, session.run_dir
     result: dict[str, Any] = {"status": "failed", "restarts": session.restarts}
-    evaluation = None
+    evaluation, ended_at_once = None, False
     try:
         train(session, stop)
         if config.evaluate:
@@ -142,14 +144,16 @@ def finish(session: Session, prompts: list[Tensor], stop: StopSignals) -> int:
         result["status"] = "stopped"
         session.say(f"stopped after step {session.counters.step}, saved: the same command goes on")
         return STOPPED
+    except KeyboardInterrupt:
+        ended_at_once = True  # and waits for no mirror
+        result["status"] = "stopped"
+        raise
     except BaseException as error:
-        stopped = isinstance(error, KeyboardInterrupt)
-        result |= {"status": "stopped" if stopped else "failed", "error": described(error)}
+        result["error"] = described(error)
         raise
     finally:
-        try:
-            write_json(run_dir / "result.json", result | summed_up(session))
-        finally:
+        write_json(run_dir / "result.json", result | summed_up(session))
+        if not ended_at_once:
             drafter = find_drafter(run_dir, None) if result["status"] == "finished" else None
             session.mirrors.close(result["status"], drafter, result.get("error"))
     print_summary(session.console, run_dir, result | summed_up(session), evaluation, time.monotonic() - started_s)

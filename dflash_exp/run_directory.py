@@ -148,6 +148,10 @@ def check_same_run(run_dir: Path, config: dict[str, object], plan: dict[str, obj
                 f"run_dir must hold this plan, {run_dir} differs in {key}: the data, or the way plans are made, "
                 "changed since it was begun; take the data of then, or another run_dir"
             )
+
+
+def check_same_inputs(run_dir: Path, inputs: dict[str, str]) -> None:
+    """ValueError, naming what differs, unless the run was begun on the same tokens and weights."""
     before = json.loads((run_dir / INPUTS).read_text(encoding="utf-8"))
     for key in inputs:
         if before.get(key) != inputs[key]:

@@ -57,7 +57,14 @@ def assert_same(run_dir: Path, unbroken: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("place", "times"),
-    [("between writes", 1), ("between writes", 6), ("in a write", 7), ("before latest", 2), ("before latest", LAST_WRITE), ("in a sync", 8)],
+    [
+        ("between writes", 1),
+        ("between writes", 6),
+        ("in a write", 7),
+        ("before latest", 2),
+        ("before latest", LAST_WRITE),
+        ("in a sync", 8),
+    ],
 )
 def test_a_run_that_was_killed_anywhere_goes_on_as_if_nothing_had_been(
     world: World, unbroken: Path, place: str, times: int

@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from dflash_exp.run_directory import (
+    check_same_inputs,
     check_same_run,
     create,
     environment,
@@ -43,15 +44,15 @@ PLAN = {"batches_sha256": "b", "order_sha256": "o", "plan_sha256": "p"}
 def test_another_configuration_or_plan_is_refused_and_what_differs_is_named(tmp_path: Path) -> None:
     config = {"seed": 1, "optim": {"lr": 0.1, "betas": [0.9, 0.95]}, "topology": {"device": "cpu"}, "force": False}
     create(tmp_path, config, [], PLAN, INPUTS)
-    check_same_run(tmp_path, config | {"topology": {"device": "cuda"}, "force": True}, PLAN, INPUTS)
+    check_same_run(tmp_path, config | {"topology": {"device": "cuda"}, "force": True}, PLAN)
     with pytest.raises(ValueError, match=r"differs in optim\.lr \(0\.1 there, 0\.2 here\); say the same configuration"):
-        check_same_run(tmp_path, config | {"optim": {"lr": 0.2, "betas": [0.9, 0.95]}}, PLAN, INPUTS)
+        check_same_run(tmp_path, config | {"optim": {"lr": 0.2, "betas": [0.9, 0.95]}}, PLAN)
     with pytest.raises(ValueError, match=r"differs in extra \(None there, 3 here\), seed \(1 there, 2 here\)"):
-        check_same_run(tmp_path, config | {"seed": 2, "extra": 3}, PLAN, INPUTS)
+        check_same_run(tmp_path, config | {"seed": 2, "extra": 3}, PLAN)
     with pytest.raises(ValueError, match=r"differs in order_sha256: the data, or the way plans are made"):
-        check_same_run(tmp_path, config, PLAN | {"order_sha256": "x", "plan_sha256": "y"}, INPUTS)
+        check_same_run(tmp_path, config, PLAN | {"order_sha256": "x", "plan_sha256": "y"})
     with pytest.raises(ValueError, match=r"differs in train_sha256: these tokens or weights changed"):
-        check_same_run(tmp_path, config, PLAN, INPUTS | {"train_sha256": "other"})
+        check_same_inputs(tmp_path, INPUTS | {"train_sha256": "other"})
 
 
 def test_a_directory_in_use_is_refused_and_free_again_afterwards(tmp_path: Path) -> None:

@@ -75,7 +75,7 @@ def main() -> None:
     parser.add_argument("--target-minutes", type=float, default=45.0)
     parser.add_argument("--budget-tokens", type=int, default=4096, help="padded tokens a training step")
     parser.add_argument("--batch-tokens", type=int, default=65536, help="padded tokens a sampling batch")
-    parser.add_argument("--train-sequences", type=int, default=9000)
+    parser.add_argument("--train-sequences", type=int, default=5800)
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
