@@ -82,10 +82,10 @@ def free_file(wanted: Path) -> Path:
 
 def create(
     run_dir: Path,
-    config: dict[str, object],
+    config: Mapping[str, object],
     overrides: list[str],
-    plan: dict[str, object],
-    inputs: dict[str, str],
+    plan: Mapping[str, object],
+    inputs: Mapping[str, str],
 ) -> None:
     """Fill a new run directory with what is known before the first step; config.yaml last: with it, it is a run."""
     (run_dir / "logs").mkdir(exist_ok=True)
@@ -95,7 +95,7 @@ def create(
     write_whole(run_dir / "config.yaml", yaml.safe_dump(config, sort_keys=False, allow_unicode=True))
 
 
-def note_session(run_dir: Path, where: dict[str, object]) -> int:
+def note_session(run_dir: Path, where: Mapping[str, object]) -> int:
     """Write where this session runs, `environment.json` or environment-<n>.json; how many there were before."""
     path = free_file(run_dir / "environment.json")
     write_json(path, where)
@@ -130,7 +130,7 @@ def locked(run_dir: Path, say: Callable[[str], None]) -> Iterator[None]:
                 run_dir.rmdir()
 
 
-def check_same_run(run_dir: Path, config: dict[str, object], plan: dict[str, object], inputs: dict[str, str]) -> None:
+def check_same_run(run_dir: Path, config: Mapping[str, object], plan: Mapping[str, object]) -> None:
     """ValueError, naming what differs, unless the run that was begun there is the one that is wanted."""
     begun = _flat(yaml.safe_load((run_dir / "config.yaml").read_text(encoding="utf-8")))
     wanted = _flat(config)
@@ -150,7 +150,7 @@ def check_same_run(run_dir: Path, config: dict[str, object], plan: dict[str, obj
             )
 
 
-def check_same_inputs(run_dir: Path, inputs: dict[str, str]) -> None:
+def check_same_inputs(run_dir: Path, inputs: Mapping[str, str]) -> None:
     """ValueError, naming what differs, unless the run was begun on the same tokens and weights."""
     before = json.loads((run_dir / INPUTS).read_text(encoding="utf-8"))
     for key in inputs:
