@@ -6,6 +6,7 @@ it, so that `--help` and a mistyped verb answer at once.
 """
 
 import argparse
+import json
 import os
 import sys
 import traceback
@@ -19,7 +20,6 @@ from dflash_exp.suggest import ConfigError, did_you_mean, parsed
 
 if TYPE_CHECKING:
     from dflash_exp.compose import Job
-    from dflash_exp.config import Config
 
 DONE, FAILED, WRONG_INPUT, STOPPED = 0, 1, 2, 75
 
@@ -79,7 +79,12 @@ def plan(arguments: list[str]) -> int:
         return DONE
     from dflash_exp.planning import show_plan
 
-    return _in_turn(jobs, lambda job: show_plan(_with_a_folder_of_its_own(job)))
+    if not jobs[0].in_sweep:
+        return show_plan(jobs[0].config)
+    jobs = _in_a_new_folder(jobs)
+    code = _in_turn(jobs, lambda job: show_plan(job.config))
+    _print_side_by_side(jobs)
+    return code
 
 
 def evaluate(arguments: list[str]) -> int:
@@ -120,8 +125,8 @@ VERBS = {
     ),
     "plan": Verb(
         "OVERRIDES",
-        "show an epoch before anybody pays for it: table, plan.json, order.npy",
-        ("dflash-exp plan interleave=shuffle", "dflash-exp plan plan.counts=[2120,4200,5723,7100,8009,19581]"),
+        "show an epoch before anybody pays for it: table, plan.json, plan.png, order.npy",
+        ("dflash-exp plan interleave=shuffle", "dflash-exp plan -m 'interleave=glob(*)' plan.counts=[2120,8009,19581]"),
         plan,
     ),
     "evaluate": Verb(
@@ -160,12 +165,27 @@ def _bench_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _with_a_folder_of_its_own(job: "Job") -> "Config":
-    """In a sweep each plan lies in `<plan.out>/<index>-<identity>`, as each run does in the sweep's directory."""
-    config = job.config
-    if not job.in_sweep or config.run_dir is None:
-        return config
-    return replace(config, plan=replace(config.plan, out=str(Path(config.plan.out) / Path(config.run_dir).name)))
+def _in_a_new_folder(jobs: "list[Job]") -> "list[Job]":
+    """A sweep's plans lie in `<plan.out>/<index>-<identity>`, as its runs do in the sweep's directory; where `plan.out`
+    is taken, in the folder beside it, so that all that lies there is of this sweep."""
+    from dflash_exp.run_directory import free_directory
+
+    out = free_directory(Path(jobs[0].config.plan.out))
+    owns = [str(out / Path(job.config.run_dir or "").name) for job in jobs]
+    plans = [replace(job.config.plan, out=own) for job, own in zip(jobs, owns, strict=True)]
+    return [replace(job, config=replace(job.config, plan=plan)) for job, plan in zip(jobs, plans, strict=True)]
+
+
+def _print_side_by_side(jobs: "list[Job]") -> None:
+    """One table of the plans that could be made, each called by those of its overrides that not all of them have."""
+    from rich.console import Console
+
+    from dflash_exp.summary import print_plans
+
+    shared = set.intersection(*(set(job.overrides) for job in jobs)) if len(jobs) > 1 else set()
+    names = [" ".join(typed for typed in job.overrides if typed not in shared) for job in jobs]
+    made = [(name, Path(job.config.plan.out) / "plan.json") for name, job in zip(names, jobs, strict=True)]
+    print_plans(Console(), [(name, json.loads(path.read_text("utf-8"))) for name, path in made if path.is_file()])
 
 
 def _in_turn(jobs: "list[Job]", run: "Callable[[Job], int]") -> int:

@@ -3,7 +3,7 @@
 In: a checked `Config`. Out: `Planned` (every optimizer step of the run, and what the plan knows of each), or plan.json.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +13,7 @@ from rich.console import Console
 from dflash_exp.config import Config
 from dflash_exp.data.store import Conversations, read_split
 from dflash_exp.drafter.anchors import candidates, choose_anchors, expected_weight
+from dflash_exp.durable import write_folder
 from dflash_exp.messages import BatchPlan
 from dflash_exp.optim import lr_scale
 from dflash_exp.pipeline.drafter_train import StepSetting
@@ -100,7 +101,7 @@ def plan_document(config: Config, planned: Planned) -> dict[str, object]:
 
 
 def show_plan(config: Config) -> int:
-    """Print an epoch and write plan.json and order.npy to `plan.out`, or beside it where that exists."""
+    """Print an epoch; write plan.json, plan.png and order.npy to `plan.out`, or beside it where that exists."""
     console = Console()
     try:
         order, document = _counted_plan(config) if config.plan.counts is not None else _data_plan(config)
@@ -108,11 +109,19 @@ def show_plan(config: Config) -> int:
         raise ConfigError(str(error)) from error
     print_plan(console, document)
     out = free_directory(Path(config.plan.out))
-    out.mkdir(parents=True)
-    write_json(out / "plan.json", document)
-    np.save(out / "order.npy", order)
-    console.print(f"plan.json and order.npy are in {out}", highlight=False)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    write_folder(out, lambda folder: write_plan(folder, order, document))
+    console.print(f"plan.json, plan.png and order.npy are in {out}", highlight=False)
     return 0
+
+
+def write_plan(folder: Path, order: np.ndarray, document: Mapping[str, object]) -> None:
+    """plan.json, the picture of it and the order int32 [N], into an empty folder."""
+    from dflash_exp.compare.plan_figure import plan_png  # matplotlib takes .5 s, which a run does not need
+
+    write_json(folder / "plan.json", document)
+    (folder / "plan.png").write_bytes(plan_png(order, document))
+    np.save(folder / "order.npy", order)
 
 
 def _data_plan(config: Config) -> tuple[np.ndarray, dict[str, object]]:

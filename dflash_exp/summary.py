@@ -1,11 +1,12 @@
 """The tables that a run ends with and a plan is shown as."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from dflash_exp.telemetry.progress import duration
 
@@ -83,6 +84,27 @@ def print_plan(console: Console, document: Mapping[str, Any]) -> None:
         f"{'-' if window is None else _figure(window['mean'])}, {document['steps_per_epoch']} steps an epoch",
         highlight=False,
     )
+
+
+def print_plans(console: Console, documents: Sequence[tuple[str, Mapping[str, Any]]]) -> None:
+    """Several plans side by side, one row a plan.json, the longest runs last; nothing for none."""
+    if not documents:
+        return
+    table = Table("plan", title="side by side", title_justify="left")
+    for heading in ("longest run", "mean run", "deviation", "first out at", "TV of 100 batches", "TV of a step"):
+        table.add_column(heading, justify="right")
+    for name, document in sorted(documents, key=lambda named: (named[1]["max_run"], named[1]["max_prefix_deviation"])):
+        window = document["window_tv"]
+        table.add_row(
+            Text(name.removeprefix("interleave=")),
+            f"{document['max_run']:,}",
+            f"{document['mean_run']:.2f}",
+            f"{document['max_prefix_deviation']:,.2f}",
+            f"{100 * min(share for share in document['exhausted_at'] if share is not None):.2f} %",
+            "-" if window is None else f"{window['mean']:.4f}",
+            f"{document['step_mix_tv']['mean']:.4f}",
+        )
+    console.print(table)
 
 
 def tau_line(part: Mapping[str, Any]) -> str:

@@ -155,7 +155,7 @@ def test_a_full_disk_leaves_the_old_one_is_said_and_training_goes_on(
     said: list[str] = []
     assert saved(tmp_path, 1, 2, said=said) is not None
     assert names(tmp_path) == ["latest", "step-00000001"]
-    assert said == ["checkpoint of step 2 was not written (no space left on device): training goes on, 0 more may fail"]
+    assert said == [f"checkpoint of step 2 was not written ({error}): training goes on, 0 more may fail"]
     assert saved(tmp_path, 3).finish() == "step-00000003"
 
 

@@ -19,6 +19,7 @@ MAY_SEE: dict[str, set[str]] = {
     "data": {"messages", "data"},
     "drafter": {"messages", "drafter"},
     "telemetry": {"messages", "telemetry"},
+    "compare": {"messages", "compare"},
     "target": {"messages", "architecture"},
     "decode": {"messages"},
     "evaluation": {"decode"},

@@ -64,6 +64,21 @@ def test_the_longest_sequence_is_the_smaller_of_limit_and_budget(
     assert token_limit(compose(overrides(store, *more))) == limit
 
 
+def test_batches_of_a_fixed_size_limit_no_length(store: Path) -> None:
+    fixed = ["data=store", f"data.path={store}", "batches=fixed_size", "batches.n_sequences=3", "buckets=single"]
+    assert token_limit(compose(fixed)) is None
+    assert token_limit(compose([*fixed, "data.max_tokens=30"])) == 30
+    planned = plan_run(compose(fixed))
+    assert sorted(len(plan.sequence_rows) for step in planned.steps() for plan in step) == [2, 3, 3]
+
+
+def test_no_aligner_changes_a_hash(store: Path) -> None:
+    configs = [compose(overrides(store, f"align={align}")) for align in ("none", "cost", "lpt")]
+    epochs = [plan_run(config).planner.epoch(1) for config in configs]
+    assert len({config.align for config in configs}) == 3
+    assert len({(epoch.batches_sha256, epoch.order_sha256, epoch.plan_sha256) for epoch in epochs}) == 1
+
+
 def test_anchors_follow_their_own_seed_the_epoch_and_the_row() -> None:
     supervised = np.ones(60, dtype=bool)
     rule = anchor_rule(compose(["drafter.anchors=5"]))
@@ -95,3 +110,33 @@ def test_the_verb_plan_leaves_plan_and_order_and_never_over_another(
     assert np.bincount(order).tolist() == document["counts"]
     assert document["counts"] == [5, 3] or not from_counts
     assert (document["edges"] is None) == from_counts
+    assert sorted(p.name for p in (tmp_path / "out").iterdir()) == ["order.npy", "plan.json", "plan.png"]
+
+
+def test_a_sweep_of_plans_ends_with_one_table_and_leaves_each_in_a_folder_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "150")
+    asked = ["interleave=glob([d*,shuf*,str*])", "plan.counts=[6,9]", f"plan.out={tmp_path / 'out'}"]
+    for _ in range(2):
+        assert main(["plan", "-m", *asked]) == 0
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["out", "out-2"]
+    plans = [json.loads(path.read_text()) for path in (tmp_path / "out-2").glob("*/plan.json")]
+    assert sorted(plan["strategy"] for plan in plans) == ["diversity_first", "shuffle", "stride_jitter"]
+    _, side_by_side = capsys.readouterr().out.rsplit("side by side", 1)
+    for plan in plans:
+        (row,) = [line for line in side_by_side.splitlines() if plan["strategy"] in line]
+        assert [figure.strip() for figure in row.split("│")[2:5]] == [
+            str(plan["max_run"]), f"{plan['mean_run']:.2f}", f"{plan['max_prefix_deviation']:.2f}"
+        ]  # fmt: skip
+
+
+def test_a_plan_that_cannot_be_is_missing_from_the_table_and_loses_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "150")
+    out, asked = tmp_path / "out", ["interleave=quota_random", "interleave.bound_batches=0.01,1", "plan.counts=[3,4]"]
+    assert main(["plan", "-m", *asked, f"plan.out={out}"]) == 2
+    assert [path.parent.name[0] for path in out.glob("*/plan.json")] == ["1"]
+    table = capsys.readouterr().out.rsplit("side by side", 1)[1]
+    assert "interleave.bound_batches=1 " in table and "0.01" not in table

@@ -20,13 +20,13 @@ import numpy as np
 
 from dflash_exp.messages import BatchPlan
 from dflash_exp.plan.align import step_bounds
-from dflash_exp.plan.batches import Batches, TokenBudget, compose, draw_batches
+from dflash_exp.plan.batches import Batches, Batching, check_holds, compose, draw_batches
 from dflash_exp.plan.buckets import Buckets, assign
 from dflash_exp.plan.interleave import Interleave, option_name
 from dflash_exp.plan.seeds import Seeds, named_rng
 from dflash_exp.plan.sequences import Sequences, array_sha256
 
-ALGORITHM_VERSION = 1
+ALGORITHM_VERSION = 2
 """Part of plan_sha256; raised whenever the same settings would give another epoch."""
 
 
@@ -35,7 +35,7 @@ class PlanSettings:
     """Everything besides the sequences that an epoch depends on."""
 
     buckets: Buckets
-    batches: TokenBudget
+    batches: Batching
     interleave: Interleave
     batches_per_step: int
     seeds: Seeds
@@ -156,7 +156,7 @@ class EpochPlan:
         follows_from = {
             "algorithm_version": ALGORITHM_VERSION,
             "buckets": {"name": option_name(settings.buckets), **asdict(settings.buckets)},
-            "batches": asdict(settings.batches),
+            "batches": {"name": option_name(settings.batches), **asdict(settings.batches)},
             "interleave": {"name": option_name(settings.interleave), **asdict(settings.interleave)},
             "batches_per_step": settings.batches_per_step,
             "seeds": asdict(settings.seeds),
@@ -173,7 +173,7 @@ class Planner:
     """Builds epochs, each without any other. Raises ValueError where edges or budget do not hold the longest."""
 
     def __init__(self, sequences: Sequences, settings: PlanSettings) -> None:
-        settings.batches.check_holds(int(sequences.lengths.max()))
+        check_holds(settings.batches, int(sequences.lengths.max()))
         self.sequences = sequences
         self.settings = settings
         self.edges = settings.buckets.upper_bounds(sequences.lengths)

@@ -45,7 +45,7 @@ BUDGETS = [option for option in group_options()["batches"] if option != "fixed_s
 def test_a_token_budget_is_what_its_file_name_says(option: str) -> None:
     thousands = int(option.removeprefix("tokens_").removesuffix("k"))
     budget_tokens = compose([f"batches={option}"]).batches.budget_tokens
-    assert budget_tokens // 1000 == thousands
+    assert budget_tokens is not None and budget_tokens // 1000 == thousands
     assert budget_tokens & (budget_tokens - 1) == 0, "a power of two"
 
 

@@ -181,7 +181,7 @@ def test_cfg_job_prints_every_key_and_runs_nothing(faked: Faked, capsys: pytest.
     assert fake.configs == []
 
 
-@pytest.mark.parametrize("verb", ["train", "plan", "evaluate"])
+@pytest.mark.parametrize("verb", ["train", "plan", "evaluate", "bench"])
 def test_every_verb_has_a_help_with_two_copyable_examples(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([verb, "--help"]) == 0
     assert capsys.readouterr().out.count(f"\n  dflash-exp {verb}") == 2
@@ -193,7 +193,7 @@ def test_the_shell_is_told_verbs_and_then_options(
     monkeypatch.setenv("COMP_LINE", "dflash-exp tr")
     monkeypatch.setenv("COMP_POINT", "13")
     assert main(["-sc", "query=bash"]) == 0
-    assert capsys.readouterr().out.split() == ["train", "plan", "evaluate"]
+    assert capsys.readouterr().out.split() == ["train", "plan", "evaluate", "bench"]
     monkeypatch.setenv("COMP_LINE", "dflash-exp train interleave=shu")
     assert main(["-sc", "query=bash"]) == 0
     assert capsys.readouterr().out.split() == ["interleave=shuffle"]

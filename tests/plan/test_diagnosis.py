@@ -39,7 +39,7 @@ def small_plan(weights: list[float] | None = None) -> EpochPlan:
         weights=None if weights is None else np.array(weights),
         anchors=np.array([1, 1, 1, 4, 4]),
     )
-    settings = PlanSettings(Fixed([4, 10]), TokenBudget(10, None, frozen=False), Shuffle(), 2, SEEDS)
+    settings = PlanSettings(Fixed([4, 10]), TokenBudget(10, 0, None, frozen=False), Shuffle(), 2, SEEDS)
     return Planner(sequences, settings).epoch(0)
 
 
@@ -115,7 +115,7 @@ def test_a_planned_epoch_adds_lengths_anchors_and_hashes() -> None:
 
 
 def test_padding_is_what_the_longest_of_each_batch_adds() -> None:
-    settings = PlanSettings(Fixed([10]), TokenBudget(20, None, frozen=False), Shuffle(), 1, SEEDS)
+    settings = PlanSettings(Fixed([10]), TokenBudget(20, 0, None, frozen=False), Shuffle(), 1, SEEDS)
     plan = Planner(Sequences(np.array([4, 10]), np.arange(2)), settings).epoch(0)
     assert diagnose(plan)["padding_share"] == pytest.approx(6 / 20)
 

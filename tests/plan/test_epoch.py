@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dflash_exp.plan.batches import TokenBudget
+from dflash_exp.plan.batches import FixedSize, TokenBudget
 from dflash_exp.plan.buckets import Fixed, Quantile, Single
 from dflash_exp.plan.epoch import EpochPlan, Planner, PlanSettings, draw_order
 from dflash_exp.plan.interleave import DiversityFirst, Interleave, Shuffle, StrideJitter, Weights
 from dflash_exp.plan.seeds import Seeds, named_rng
 from dflash_exp.plan.sequences import Sequences
 
-BUDGET = TokenBudget(64, None, frozen=False)
+BUDGET = TokenBudget(64, 0, None, frozen=False)
 SETTINGS = PlanSettings(Quantile(4), BUDGET, StrideJitter(1.0), 3, Seeds(init=0, data=0, anchors=0, order=0))
 STRATEGIES: list[Interleave] = [Shuffle(), DiversityFirst(Weights.remaining), StrideJitter(1.0)]
 
@@ -48,7 +48,7 @@ def ids_of(plan: EpochPlan) -> list[list[int]]:
 def test_nothing_is_dropped_and_every_batch_is_what_it_says(
     lengths: list[int], interleave: Interleave, batches_per_step: int, epoch: int, frozen: bool
 ) -> None:
-    budget = TokenBudget(64, 7, frozen)
+    budget = TokenBudget(64, 0, 7, frozen)
     settings = PlanSettings(Fixed([8, 20, 64]), budget, interleave, batches_per_step, SETTINGS.seeds)
     plan = Planner(Sequences(np.array(lengths), np.arange(len(lengths)) * 10), settings).epoch(epoch)
     batches = [batch for step in plan.steps() for batch in step]
@@ -114,8 +114,10 @@ def test_seeds_data_moves_the_batches() -> None:
 def test_the_plan_hash_depends_on_all_that_an_epoch_follows_from() -> None:
     changes = [
         {"buckets": Quantile(5)},
-        {"batches": TokenBudget(63, None, frozen=False)},
-        {"batches": TokenBudget(64, 64, frozen=False)},
+        {"batches": TokenBudget(63, 0, None, frozen=False)},
+        {"batches": TokenBudget(64, 0, 64, frozen=False)},
+        {"batches": TokenBudget(64, 1, None, frozen=False)},
+        {"batches": FixedSize(2, 0, frozen=False)},
         {"interleave": StrideJitter(0.5)},
         {"batches_per_step": 4},
         {"seeds": Seeds(init=1, data=0, anchors=0, order=0)},
@@ -148,7 +150,7 @@ def test_the_order_hash_is_that_of_little_endian_int32() -> None:
 def test_the_same_epoch_comes_out_on_every_machine() -> None:
     plan = planned(epoch=5)
     hashes = [plan.batches_sha256[:16], plan.order_sha256[:16], plan.plan_sha256[:16]]
-    assert hashes == ["9b346d89db3de87d", "bbdeace79cb92d8c", "d4d6d7342a1f7c86"]
+    assert hashes == ["9b346d89db3de87d", "bbdeace79cb92d8c", "83d7a0c3a0707d6e"]
 
 
 def test_steps_resume_where_they_are_told() -> None:
@@ -202,7 +204,7 @@ def test_arrays_of_other_sequences_are_refused(name: str) -> None:
 
 def test_the_longest_must_fit_the_budget() -> None:
     with pytest.raises(ValueError, match=r"^batches\.budget_tokens must hold one sequence: the longest is 63 tokens"):
-        planned(dataclasses.replace(SETTINGS, batches=TokenBudget(60, None, frozen=False)))
+        planned(dataclasses.replace(SETTINGS, batches=TokenBudget(60, 0, None, frozen=False)))
 
 
 def test_a_step_of_no_batches_is_refused() -> None:

@@ -12,7 +12,7 @@ from dflash_exp.plan.seeds import Seeds
 from dflash_exp.plan.sequences import Sequences
 
 LENGTHS = np.random.default_rng(0).integers(1, 60, 100)
-SETTINGS = PlanSettings(Quantile(3), TokenBudget(64, None, frozen=False), Shuffle(), 4, Seeds(0, 0, 0, 0))
+SETTINGS = PlanSettings(Quantile(3), TokenBudget(64, 0, None, frozen=False), Shuffle(), 4, Seeds(0, 0, 0, 0))
 PLANNER = Planner(Sequences(LENGTHS, np.arange(100)), SETTINGS)
 N_STEPS = [PLANNER.epoch(epoch).n_steps for epoch in range(4)]
 

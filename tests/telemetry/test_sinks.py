@@ -1,12 +1,14 @@
-"""metrics.jsonl: one object a line, whole at once, and never over another run's."""
+"""metrics.jsonl: one object a line, whole at once; later lines are put aside, none is lost to a full disk."""
 
+import errno
+import io
 import json
 from pathlib import Path
 
 import pytest
 
 from dflash_exp.messages import StepRecord
-from dflash_exp.telemetry.sinks import JsonlSink, read_records
+from dflash_exp.telemetry.sinks import JsonlSink, discard_after, read_records
 
 
 def test_a_record_is_a_line_that_is_in_the_file_as_soon_as_it_is_written(tmp_path: Path) -> None:
@@ -28,9 +30,46 @@ def test_numbers_come_back_bit_for_bit(tmp_path: Path) -> None:
     assert {name: record[name] for name in values} == values
 
 
-def test_a_file_that_is_there_is_refused_and_stays(tmp_path: Path) -> None:
+def test_a_resumed_run_s_records_go_behind_those_that_are_there(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
-    path.write_text("another run's\n")
-    with pytest.raises(FileExistsError):
-        JsonlSink(path)
-    assert path.read_text() == "another run's\n"
+    for step in (1, 2):
+        with JsonlSink(path) as sink:
+            sink.write(StepRecord(step, 0.5, {"train/loss": 2.0}))
+            assert sink.n_bytes() == path.stat().st_size
+    assert [record["step"] for record in read_records(path)] == [1, 2]
+
+
+def test_what_stands_behind_a_checkpoint_is_put_aside_each_time_anew(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_bytes(b"one\ntwo\nthr")
+    assert discard_after(path, 4) == 2 and path.read_bytes() == b"one\n"
+    path.write_bytes(b"one\nagain\n")
+    assert discard_after(path, 4) == 1 and path.read_bytes() == b"one\n"
+    assert (tmp_path / "metrics.discarded-1.jsonl").read_bytes() == b"two\nthr"
+    assert (tmp_path / "metrics.discarded-2.jsonl").read_bytes() == b"again\n"
+    assert discard_after(path, 4) == 0 and discard_after(tmp_path / "none.jsonl", 0) == 0
+
+
+def test_what_a_full_disk_refuses_is_kept_and_written_when_there_is_room(tmp_path: Path) -> None:
+    class Disk(io.RawIOBase):
+        def __init__(self) -> None:
+            self.room, self.held = 10, b""
+
+        def write(self, data: bytes) -> int:  # type: ignore[override]
+            if not self.room:
+                raise OSError(errno.ENOSPC, "no space left on device")
+            taken = data[: self.room]
+            self.held, self.room = self.held + taken, self.room - len(taken)
+            return len(taken)
+
+    sink, disk = JsonlSink(tmp_path / "metrics.jsonl"), Disk()
+    sink._file = disk  # type: ignore[assignment]
+    for step in (1, 2):
+        sink.write(StepRecord(step, 0.5, {"train/loss": 2.0}))
+    assert len(disk.held) == 10
+    with pytest.raises(OSError, match="no space"):
+        sink.n_bytes()
+    disk.room = 10**6
+    sink.write(StepRecord(3, 0.5, {}))
+    assert [json.loads(line)["step"] for line in disk.held.splitlines()] == [1, 2, 3]
+
