@@ -90,7 +90,8 @@ def print_plans(console: Console, documents: Sequence[tuple[str, Mapping[str, An
     """Several plans side by side, one row a plan.json, the longest runs last; nothing for none."""
     if not documents:
         return
-    table = Table("plan", title="side by side", title_justify="left")
+    table = Table(title="side by side", title_justify="left")
+    table.add_column("plan", no_wrap=True)
     for heading in ("longest run", "mean run", "deviation", "first out at", "TV of 100 batches", "TV of a step"):
         table.add_column(heading, justify="right")
     for name, document in sorted(documents, key=lambda named: (named[1]["max_run"], named[1]["max_prefix_deviation"])):

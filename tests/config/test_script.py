@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from dflash_exp.options import group_options
+
 ROOT = Path(__file__).resolve().parents[2]
 HELP_S = 1.5
 
@@ -51,7 +53,7 @@ def test_a_configuration_error_is_one_line_in_a_process_too(tmp_path: Path) -> N
     assert (refused.returncode, refused.stdout) == (2, "")
     assert refused.stderr == (
         "dflash-exp: interleave has no option `strid_jitter`; did you mean `stride_jitter`? "
-        "(options: diversity_first, shuffle, stride_jitter)\n"
+        f"(options: {', '.join(group_options()['interleave'])})\n"
     )
     assert list(tmp_path.iterdir()) == []
 

@@ -72,4 +72,3 @@ def test_what_a_full_disk_refuses_is_kept_and_written_when_there_is_room(tmp_pat
     disk.room = 10**6
     sink.write(StepRecord(3, 0.5, {}))
     assert [json.loads(line)["step"] for line in disk.held.splitlines()] == [1, 2, 3]
-
