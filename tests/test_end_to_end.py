@@ -33,7 +33,7 @@ def test_a_run_s_directory_holds_what_the_contract_says_and_nothing_else(finishe
     n_steps = result_of(finished_run)["steps"]
     checkpoint = f"checkpoints/step-{n_steps:08d}"
     assert {p.relative_to(finished_run).as_posix() for p in finished_run.rglob("*")} == {
-        "config.yaml", "overrides.yaml", "environment.json", "plan.json", "metrics.jsonl", "result.json",
+        "config.yaml", "overrides.yaml", "environment.json", "inputs.json", "plan.json", "metrics.jsonl", "result.json",
         "evaluation.json", "logs", ".lock", "checkpoints", "checkpoints/latest", checkpoint,
         f"{checkpoint}/config.json", f"{checkpoint}/model.safetensors", f"{checkpoint}/state.pt",
         f"{checkpoint}/progress.json", f"{checkpoint}/checksums.json",

@@ -190,7 +190,8 @@ def compose_compiled(
     )
     n_batches = int(counts.sum())
     starts[n_batches] = len(lengths)
-    return Batches(sequences, starts[: n_batches + 1].copy(), counts)
+    starts.resize(n_batches + 1, refcheck=False)  # in place: gives the rest back without a copy
+    return Batches(sequences, starts, counts)
 
 
 def pools_sorted(arrived: np.ndarray, ends: np.ndarray, pool: int) -> np.ndarray:

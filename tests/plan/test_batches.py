@@ -195,13 +195,13 @@ def test_kernels_draw_every_arrival_equally_often(bin_sequences: int, monkeypatc
     rng = np.random.default_rng(0)
     lengths, bucket = np.arange(1, 6, dtype=np.int32), np.array([0, 1, 0, 0, 0], dtype=np.uint8)
     drawn: dict[tuple[int, ...], int] = {}
-    for _ in range(4800):
+    for _ in range(2400):
         sequences, arrived, ends = packing.arrive(lengths, bucket, 2, rng)
         assert sequences[4] == 1 and ends.tolist() == [4, 5] and (arrived == lengths[sequences]).all()
         order = tuple(sequences[:4].tolist())
         drawn[order] = drawn.get(order, 0) + 1
     assert len(drawn) == 24
-    chi_square = sum((times - 200) ** 2 / 200 for times in drawn.values())
+    chi_square = sum((times - 100) ** 2 / 100 for times in drawn.values())
     assert chi_square < 49.7  # 23 degrees of freedom: p = .001
 
 
