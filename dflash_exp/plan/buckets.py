@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 
 CHUNK = 2**22
-"""Sequences whose bucket is looked up at a time, so that no index array of 8 bytes a sequence is made."""
+"""Sequences that are looked up at a time, so that no index array of 8 bytes a sequence is made."""
 
 
 class Buckets(Protocol):
@@ -66,9 +66,8 @@ class Quantile:
 
     def upper_bounds(self, lengths: np.ndarray) -> np.ndarray:
         """The lengths at shares 1/n, 2/n, ... 1 of the sorted sequences, each a length that occurs."""
-        shares = np.arange(1, self.n_buckets + 1, dtype=np.int64)
-        ranks = -(-shares * len(lengths) // self.n_buckets) - 1
-        return np.unique(np.sort(lengths)[ranks]).astype(np.int64)
+        distinct, held = occurring(lengths)
+        return distinct[_reached(held, self.n_buckets)]
 
 
 @dataclass(frozen=True)
@@ -82,10 +81,8 @@ class EqualTokens:
 
     def upper_bounds(self, lengths: np.ndarray) -> np.ndarray:
         """The least lengths up to which shares 1/n, 2/n, ... 1 of all tokens lie, each a length that occurs."""
-        distinct, counts = np.unique(lengths, return_counts=True)
-        tokens = np.cumsum(distinct * counts, dtype=np.int64)
-        shares = np.arange(1, self.n_buckets + 1, dtype=np.int64)
-        return np.unique(distinct[np.searchsorted(tokens * self.n_buckets, shares * tokens[-1])]).astype(np.int64)
+        distinct, held = occurring(lengths)
+        return distinct[_reached(distinct * held, self.n_buckets)]
 
 
 @dataclass(frozen=True)
@@ -105,9 +102,9 @@ class Optimal:
 
     def upper_bounds(self, lengths: np.ndarray) -> np.ndarray:
         """Multiples of the grid, the last of them the longest length rounded up."""
-        distinct, counts = np.unique(lengths, return_counts=True)
-        cells, first = np.unique(-(-distinct.astype(np.int64) // self.grid_tokens), return_index=True)
-        edges, held = cells * self.grid_tokens, np.add.reduceat(counts, first)
+        distinct, held = occurring(lengths)
+        cells, first = np.unique(-(-distinct // self.grid_tokens), return_index=True)
+        edges, held = cells * self.grid_tokens, np.add.reduceat(held, first)
         return edges[least_padded(edges, held, min(self.n_buckets, len(edges)))]
 
 
@@ -118,6 +115,22 @@ class Single:
     def upper_bounds(self, lengths: np.ndarray) -> np.ndarray:
         """The longest length alone."""
         return np.array([lengths.max()], dtype=np.int64)
+
+
+def occurring(lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The lengths that occur, ascending, and the sequences of each: int64, counted and not sorted."""
+    held = np.zeros(int(lengths.max()) + 1, dtype=np.int64)
+    for begin in range(0, len(lengths), CHUNK):
+        held += np.bincount(lengths[begin : begin + CHUNK], minlength=len(held))
+    distinct = np.flatnonzero(held)
+    return distinct, held[distinct]
+
+
+def _reached(amounts: np.ndarray, n_shares: int) -> np.ndarray:
+    """The places at which shares 1/n, 2/n, ... 1 of the sum are reached, each once."""
+    reached = np.cumsum(amounts, dtype=np.int64)
+    shares = np.arange(1, n_shares + 1, dtype=np.int64)
+    return np.unique(np.searchsorted(reached * n_shares, shares * reached[-1]))
 
 
 def least_padded(edges: np.ndarray, held: np.ndarray, n_buckets: int) -> np.ndarray:

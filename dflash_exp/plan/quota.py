@@ -38,6 +38,7 @@ def drawn_within(counts: np.ndarray, bound: int, chances: np.ndarray, no_repeat:
     for t in range(1, n_batches + 1):
         tight = first_without_slack(gain, lowest)
         n_tickets = deal(counts, release, due, t, tight, last if no_repeat else -1, tickets)
+        assert n_tickets > 0, "where a bound can be kept to, some bucket may always come"
         last = holder(tickets, int(chances[t - 1] * n_tickets))
         order[t - 1] = last
         add_slack(gain, lowest, leaves + due[last] - 1)

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dflash_exp.plan import buckets as buckets_module
 from dflash_exp.plan.buckets import Buckets, EqualTokens, Fixed, Optimal, Quantile, Single, assign
 
 LENGTHS = st.lists(st.integers(1, 300), min_size=1, max_size=60).map(lambda lengths: np.array(lengths, dtype=np.int32))
@@ -107,6 +108,15 @@ def test_an_edge_belongs_to_the_bucket_below_it() -> None:
 def test_more_buckets_than_a_byte_can_name_are_told_apart() -> None:
     lengths = np.arange(1, 400)
     assert assign(lengths, lengths).tolist() == list(range(399))
+
+
+def test_lengths_are_counted_and_looked_up_piece_by_piece_without_a_seam(monkeypatch: pytest.MonkeyPatch) -> None:
+    lengths = np.random.default_rng(0).integers(1, 50, 100)
+    edges = EqualTokens(5).upper_bounds(lengths)
+    bucket = assign(lengths, edges)
+    monkeypatch.setattr(buckets_module, "CHUNK", 7)
+    np.testing.assert_array_equal(EqualTokens(5).upper_bounds(lengths), edges)
+    np.testing.assert_array_equal(assign(lengths, edges), bucket)
 
 
 def test_single_is_one_bucket_that_ends_at_the_longest() -> None:
