@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import chisquare
 
+from dflash_exp.plan.counts import checked
 from dflash_exp.plan.diagnosis import max_prefix_deviation, pick_rate
 from dflash_exp.plan.interleave import (
     BlockShuffle,
@@ -106,6 +107,14 @@ def test_a_single_bucket_is_drawn_throughout(strategy: Interleave) -> None:
 def test_counts_that_are_no_numbers_of_batches_are_refused(strategy: Interleave, counts: list[int]) -> None:
     with pytest.raises(ValueError, match=r"^plan\.counts must be a list of numbers of batches, each >= 0, got"):
         ordered(strategy, counts)
+
+
+def test_counts_reach_a_kernel_in_one_layout() -> None:
+    frozen = np.arange(12, dtype=np.int64)
+    frozen.flags.writeable = False
+    for counts in (frozen, frozen[::3], frozen.astype(np.uint8), [1, 2]):
+        flags = checked(counts).flags
+        assert flags.c_contiguous and flags.writeable
 
 
 def test_counts_whose_products_would_overflow_are_refused() -> None:
@@ -250,6 +259,9 @@ def test_blocks_hold_what_they_hold_in_proportional_order_and_are_shuffled_insid
     for start in range(0, 101, 10):
         assert sorted(even[start : start + 10]) == sorted(mixed[start : start + 10])
     np.testing.assert_array_equal(ordered(BlockShuffle(1), counts), even)
+    last_block_is_short = ordered(BlockShuffle(40), counts)[80:]
+    assert last_block_is_short.tolist() != even[80:].tolist()
+    assert sorted(last_block_is_short) == sorted(even[80:])
     assert deviation(mixed, counts) <= deviation(even, counts) + 10
 
 

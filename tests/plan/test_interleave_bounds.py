@@ -64,6 +64,12 @@ def test_a_bound_without_meaning_is_refused(bound: float) -> None:
         QuotaRandom(bound, no_repeat=True, rotate=True)
 
 
+def test_a_bound_is_meant_as_it_is_written() -> None:
+    assert Fraction(0.6) < Fraction(6, 10)
+    order = ordered(QuotaRandom(0.6, no_repeat=True, rotate=False), [3, 3, 4])
+    assert deviation(order, [3, 3, 4]) == Fraction(6, 10)
+
+
 def test_a_bound_that_binds_nothing_allows_every_order() -> None:
     loose = QuotaRandom(1e9, no_repeat=False, rotate=False)
     assert len({tuple(ordered(loose, [1, 2, 3], seed)) for seed in range(2000)}) == 60
