@@ -19,7 +19,7 @@ from rich.table import Table
 from dflash_exp.messages import BatchPlan, LossSums, StepResult, StepTiming, TargetFeatures, TokenBatch
 from dflash_exp.pipeline.channel import Channel
 from dflash_exp.pipeline.line import Overlapped, run_overlapped
-from dflash_exp.pipeline.stages import AfterStep, Stages, Threads
+from dflash_exp.pipeline.stages import Stages, Threads
 
 NOTHING = torch.empty(0, dtype=torch.int64)
 RESULT = StepResult(0, LossSums(0.0, 0.0, 0, 0, 0, 0), {}, [], 0, 1, False, 0.0, 0.0, False, False)
@@ -110,7 +110,7 @@ def overlapped_s(steps: Sequence[tuple[BatchPlan, ...]], stages: SleepingStages,
     """Seconds of the overlapped line."""
     config = Overlapped(Threads(None, None), simulation.window, simulation.window, 2**40, 600.0)
     started_s = time.perf_counter()
-    run_overlapped(steps, stages.stages(), config, simulation.target_workers, GO_ON, lambda _: None)
+    run_overlapped(steps, stages.stages(), config, simulation.target_workers, _go_on, lambda _: None)
     return time.perf_counter() - started_s
 
 
@@ -134,9 +134,6 @@ def channel_s(simulation: Simulation) -> float:
 
 def _go_on(_: StepResult, __: StepTiming) -> bool:
     return True
-
-
-GO_ON: AfterStep = _go_on
 
 
 def show_line(rounds: int, n_items: int, as_json: bool) -> int:

@@ -7,10 +7,12 @@ False when the run is to stop here.
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
+from itertools import accumulate
 from typing import Any, Protocol
 
 from dflash_exp.messages import StepRecord, StepResult, StepTiming
 from dflash_exp.telemetry.metrics import Metrics, step_metrics, timing_metrics
+from dflash_exp.telemetry.standing import epoch_share
 
 
 @dataclass
@@ -68,11 +70,7 @@ class Schedule:
 
     def epoch_share(self, step: int) -> float:
         """Of the epoch's steps that the run takes, those done after the run's step `step`, in (0, 1]."""
-        for n_steps in self.epoch_steps:
-            if step <= n_steps:
-                return step / n_steps
-            step -= n_steps
-        return 1.0
+        return epoch_share(step, list(accumulate(self.epoch_steps)))[1]
 
     def probes(self, step: int) -> bool:
         """Also after the last step, unless the probe is off."""

@@ -30,9 +30,10 @@ from dflash_exp.optim import Optimizer, build_optimizer
 from dflash_exp.pipeline.drafter_train import DrafterTrainer, Reports, read_sums
 from dflash_exp.pipeline.line import Overlapped
 from dflash_exp.pipeline.stages import Stages
+from dflash_exp.plan.buckets import assign_held_out
 from dflash_exp.planning import Planned, anchor_rule
 from dflash_exp.probe import Probe, probe_batches
-from dflash_exp.replay import Replay, ReplayPrompt, length_bucket, replay_metrics
+from dflash_exp.replay import Replay, ReplayPrompt, replay_metrics
 from dflash_exp.telemetry.metrics import Metrics, probe_metrics
 from dflash_exp.trained import TrainedHashes
 
@@ -123,19 +124,23 @@ def build_probe(config: Config, planned: Planned, target: LoadedTarget, step: Dr
 def build_replay(config: Config, planned: Planned, target: LoadedTarget, drafter: Drafter) -> Replay:
     """The first `probe.prompts` held-out prompts; a prompt's bucket is that of its whole conversation."""
     held_out = read_split(config.data.folder, "prompts", None, TooLong.error)
-    edges = [int(edge) for edge in planned.planner.edges]
+    rows = held_out.rows[: config.probe.prompts]
     prompts = []
-    for row in held_out.rows[: config.probe.prompts]:
+    for row, bucket in zip(rows, assign_held_out(held_out.lengths[rows], planned.planner.edges), strict=True):
         prompt, whole = held_out.prompt(row), held_out.tokens(row)
         tokens_P = torch.from_numpy(prompt.astype("int64"))
-        prompts.append(ReplayPrompt(tokens_P, whole[len(prompt) :].tolist(), length_bucket(len(whole), edges)))
-    decoding = DecodeConfig(config.prompts.max_new_tokens, 0.0, config.seed, target.eos_ids)
+        prompts.append(ReplayPrompt(tokens_P, whole[len(prompt) :].tolist(), int(bucket)))
     slots = config.drafter.slots_per_pass
 
     def draft(features_TF: Tensor, tokens_L: Tensor, positions_A: Tensor) -> Tensor:
         return drafts_at(drafter, features_TF, tokens_L, positions_A, slots)
 
-    return Replay(prompts, target.model, decoding, draft, repeats_itself)
+    return Replay(prompts, target.model, greedy_decoding(config, target), draft, repeats_itself)
+
+
+def greedy_decoding(config: Config, target: LoadedTarget) -> DecodeConfig:
+    """How held-out prompts are continued, by replay and in the end for real."""
+    return DecodeConfig(config.prompts.max_new_tokens, 0.0, config.seed, target.eos_ids)
 
 
 def snapshot(built: Built, counters: Counters, metrics_bytes: int) -> Snapshot:

@@ -11,7 +11,7 @@ over a block and one over a token may differ in the last bit, so `lossless` is c
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -118,7 +118,7 @@ def decode(
         block_N = torch.cat([draft_K.new_tensor([tokens[-1]]), draft_K])
         logits_NV, features_NF = session.read(block_N, n_logits=len(block_N))
         chosen = choose(logits_NV, config.temperature, uniforms[len(tokens) : len(tokens) + len(block_N)]).tolist()
-        n_accepted = _common_prefix(draft_K.tolist(), chosen)
+        n_accepted = common_prefix(draft_K.tolist(), chosen)
         if features_NF is not None:
             session.drop(len(draft_K) - n_accepted)
             features_NF = features_NF[: n_accepted + 1]
@@ -155,12 +155,10 @@ def choose(logits_NV: Tensor, temperature: float, uniforms_N: Tensor) -> Tensor:
     return torch.searchsorted(cumulative_NV, points_N1, right=True)[:, 0]
 
 
-def _common_prefix(drafted: list[int], chosen: list[int]) -> int:
-    """How many drafted tokens the target would have chosen itself, from the first on."""
-    for k, token in enumerate(drafted):
-        if token != chosen[k]:
-            return k
-    return len(drafted)
+def common_prefix(drafted: Sequence[int], chosen: Sequence[int]) -> int:
+    """How many drafted tokens the target would have chosen itself, from the first on; either may be the longer."""
+    pairs = zip(drafted, chosen, strict=False)
+    return next((k for k, (token, own) in enumerate(pairs) if token != own), min(len(drafted), len(chosen)))
 
 
 def _until_eos(tokens: list[int], eos_ids: tuple[int, ...]) -> list[int]:

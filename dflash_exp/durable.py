@@ -19,7 +19,7 @@ def write_whole(path: Path, text: str) -> None:
         os.fsync(handle)
     os.chmod(unfinished, 0o644)
     os.replace(unfinished, path)
-    sync_folder(path.parent)
+    _sync(path.parent)
 
 
 def write_folder(folder: Path, fill: Callable[[Path], None]) -> None:
@@ -31,12 +31,12 @@ def write_folder(folder: Path, fill: Callable[[Path], None]) -> None:
             path.chmod(0o644)
             _sync(path)
         unfinished.chmod(0o755)
-        sync_folder(unfinished)
+        _sync(unfinished)
         unfinished.rename(folder)
     except BaseException:
         shutil.rmtree(unfinished, ignore_errors=True)
         raise
-    sync_folder(folder.parent)
+    _sync(folder.parent)
 
 
 def remove_unfinished(parent: Path) -> None:
@@ -52,12 +52,8 @@ def remove_folder(folder: Path) -> None:
     shutil.rmtree(hidden)
 
 
-def sync_folder(folder: Path) -> None:
-    """What was renamed in it stays renamed."""
-    _sync(folder)
-
-
 def _sync(path: Path) -> None:
+    """What is in a file, or was renamed in a folder, outlives a power cut."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

@@ -14,15 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from rich.console import Console
 from torch import Tensor
 
 from dflash_exp.between_steps import BetweenSteps, Counters, Hands, Schedule
-from dflash_exp.building import Built, build, counters_of, hashes_of_inputs, restore, snapshot
-from dflash_exp.checkpoint import CheckpointWriter, newest_whole
+from dflash_exp.building import Built, build, counters_of, greedy_decoding, hashes_of_inputs, restore, snapshot
+from dflash_exp.checkpoint import CheckpointWriter, folder_name, newest_whole
 from dflash_exp.config import Config, plain, run_directory
 from dflash_exp.console import LastingConsole
-from dflash_exp.decode import DecodeConfig
 from dflash_exp.durable import remove_unfinished
 from dflash_exp.export import find_drafter
 from dflash_exp.mirrors import Mirrors, run_labels
@@ -66,11 +64,7 @@ class Session:
     counters: Counters
     restarts: int
     mirrors: Mirrors
-    console: Console
-
-    def say(self, line: str) -> None:
-        """Print a line for the user."""
-        self.console.print(line, highlight=False, markup=False, soft_wrap=True)
+    console: LastingConsole
 
 
 def run(config: Config, overrides: list[str]) -> int:
@@ -79,52 +73,50 @@ def run(config: Config, overrides: list[str]) -> int:
     console = LastingConsole()
     run_dir = place(run_directory(config), force=config.force)
     if run_dir != run_directory(config):
-        console.print(f"{run_directory(config)} is taken: nothing there is touched", highlight=False)
+        console.say(f"{run_directory(config)} is taken: nothing there is touched")
     with ExitStack() as until_end:
         stop = until_end.enter_context(StopSignals())
         try:
             planned = plan_run(config)
             prompts = store_prompts(config.data, config.prompts.limit) if config.evaluate else []
-            until_end.enter_context(locked(run_dir, console.print))
+            until_end.enter_context(locked(run_dir, console.say))
             if finished(run_dir):
-                console.print(f"{run_dir} is finished: nothing to do (force=true trains anew)", highlight=False)
+                console.say(f"{run_dir} is finished: nothing to do (force=true trains anew)")
                 return DONE
             session = open_session(config, overrides, planned, run_dir, console)
         except ValueError as error:
             raise ConfigError(str(error)) from error
-        session.say(opening_line(session))
+        session.console.say(opening_line(session))
         return finish(session, prompts, stop)
 
 
-def open_session(config: Config, overrides: list[str], planned: Planned, run_dir: Path, console: Console) -> Session:
+def open_session(
+    config: Config, overrides: list[str], planned: Planned, run_dir: Path, console: LastingConsole
+) -> Session:
     """Begin the run, or go back to the newest checkpoint that is whole. Raises ValueError for what does not fit."""
-
-    def say(line: str) -> None:
-        console.print(line, highlight=False, markup=False, soft_wrap=True)
-
     document = plan_document(config, planned)
     folder, counters, metrics_bytes = None, Counters(), 0
     if begun(run_dir):
         check_same_run(run_dir, plain(config), document)
         remove_unfinished(run_dir / "checkpoints")
-        folder = newest_whole(run_dir, say)
+        folder = newest_whole(run_dir, console.say)
     if folder is not None:
         counters, metrics_bytes = counters_of(folder)
-    built = build(config, planned, counters.step, say)
+    built = build(config, planned, counters.step, console.say)
     inputs = hashes_of_inputs(config, planned, built)
     if begun(run_dir):
         check_same_inputs(run_dir, inputs)
     if folder is not None:
         restore(built, folder)
     where = environment(asdict(config.seeds), asdict(config.pipeline.threads))
-    mirrors = Mirrors(config, run_dir, run_labels(config, run_dir, document, where), say)
+    mirrors = Mirrors(config, run_dir, run_labels(config, run_dir, document, where), console.say)
     if not begun(run_dir):
         create(run_dir, plain(config), overrides, document, inputs)
     n_discarded = discard_after(run_dir / "metrics.jsonl", metrics_bytes)
     restarts = note_session(run_dir, where)
     if restarts:
         put_aside = f", {n_discarded} later records put aside" if n_discarded else ""
-        say(f"{run_dir} goes on after step {counters.step} of {len(planned.settings)}{put_aside}")
+        console.say(f"{run_dir} goes on after step {counters.step} of {len(planned.settings)}{put_aside}")
     return Session(config, run_dir, planned, built, counters, restarts, mirrors, console)
 
 
@@ -142,7 +134,7 @@ def finish(session: Session, prompts: list[Tensor], stop: StopSignals) -> int:
         result["status"] = "finished"
     except Stopped:
         result["status"] = "stopped"
-        session.say(f"stopped after step {session.counters.step}, saved: the same command goes on")
+        session.console.say(f"stopped after step {session.counters.step}, saved: the same command goes on")
         return STOPPED
     except KeyboardInterrupt:
         ended_at_once = True  # and waits for no mirror
@@ -152,17 +144,18 @@ def finish(session: Session, prompts: list[Tensor], stop: StopSignals) -> int:
         result["error"] = described(error)
         raise
     finally:
-        write_json(run_dir / "result.json", result | summed_up(session))
+        result |= summed_up(session)
+        write_json(run_dir / "result.json", result)
         if not ended_at_once:
             drafter = find_drafter(run_dir, None) if result["status"] == "finished" else None
             session.mirrors.close(result["status"], drafter, result.get("error"))
-    print_summary(session.console, run_dir, result | summed_up(session), evaluation, time.monotonic() - started_s)
+    print_summary(session.console, run_dir, result, evaluation, time.monotonic() - started_s)
     return DONE
 
 
 def described(error: BaseException) -> str:
     """An error with its notes, which name the batch."""
-    return "; ".join([f"{type(error).__name__}: {error}", *getattr(error, "__notes__", [])])
+    return "; ".join([f"{type(error).__name__}: {error}", *vars(error).get("__notes__", [])])
 
 
 def train(session: Session, stop: StopSignals) -> None:
@@ -226,7 +219,7 @@ def run_line(session: Session, after_step: AfterStep) -> None:
         run_lockstep(steps, session.built.stages, pipeline.threads, after_step)
         return
     workers, logs = session.config.topology.target_workers, session.run_dir / "logs"
-    run_overlapped(steps, session.built.stages, pipeline, workers, after_step, stack_dump(logs, session.say))
+    run_overlapped(steps, session.built.stages, pipeline, workers, after_step, stack_dump(logs, session.console.say))
 
 
 def stack_dump(logs: Path, say: Callable[[str], None]) -> Callable[[str], None]:
@@ -246,8 +239,8 @@ def stack_dump(logs: Path, say: Callable[[str], None]) -> Callable[[str], None]:
 def evaluate(session: Session, prompts: list[Tensor], stop: StopSignals) -> dict[str, object]:
     """Decode the prompts with the drafter as it is."""
     target = session.built.target
-    decoding = DecodeConfig(session.config.prompts.max_new_tokens, 0.0, session.config.seed, target.eos_ids)
-    name = f"step-{session.counters.step:08d}"
+    decoding = greedy_decoding(session.config, target)
+    name = folder_name(session.counters.step)
 
     def stop_if_asked() -> None:
         if stop.requested is not None:

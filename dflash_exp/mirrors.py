@@ -15,16 +15,15 @@ from dflash_exp.telemetry.wandb_sink import WandbSink, open_wandb
 
 
 def run_labels(config: Config, run_dir: Path, plan: Mapping[str, Any], where: Mapping[str, Any]) -> RunLabels:
-    """`plan` is plan.json, `where` environment.json."""
-    wandb = config.telemetry.wandb
+    """`plan` is plan.json, `where` environment.json. The client adds the tags and job type of `telemetry.wandb`."""
     number = run_dir.name.removeprefix(run_directory(config).name)  # "-2" of a run that stands beside another
     kinds = [option_name(config.interleave), option_name(config.buckets), config.target.path, config.name]
     return RunLabels(
         identity=identity(config) + number,
         name=f"{config.name} {option_name(config.interleave)} s{config.seed}{number}",
-        group=wandb.group,
-        job_type=wandb.job_type or "train",
-        tags=[*dict.fromkeys([*kinds, *wandb.tags])],
+        group=config.telemetry.wandb.group,
+        job_type="train",
+        tags=[*dict.fromkeys(kinds)],
         config=plain(config)
         | {"plan_figures": {name: plan[name] for name in FIGURES}, "git": where["git"], "devices": where["devices"]},
     )

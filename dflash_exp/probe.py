@@ -1,7 +1,7 @@
 """The probe: held-out conversations with anchors that never change, measured between optimizer steps.
 
 In: the probe split, the target, the drafter. Out: sums by length bucket (the training edges; what is longer than the
-last edge counts in the last bucket). The target's features are computed once and kept where they fit in `KEPT_BYTES`.
+last edge counts in the last bucket). The target's features are computed once and kept where they fit (`kept.py`).
 """
 
 import hashlib
@@ -11,11 +11,11 @@ import numpy as np
 import torch
 
 from dflash_exp.data.store import Conversations
+from dflash_exp.kept import KeptFeatures
 from dflash_exp.messages import BatchPlan, LossSums, TargetFeatures, TokenBatch, total_by_bucket
 from dflash_exp.plan.batches import Batching, compose
+from dflash_exp.plan.buckets import assign_held_out
 from dflash_exp.plan.seeds import named_rng
-
-KEPT_BYTES = 512 * 2**20
 
 
 def probe_batches(
@@ -24,7 +24,7 @@ def probe_batches(
     """A seeded choice of probe sequences, packed by training bucket."""
     chosen = np.sort(named_rng("probe", seed, 0).permutation(conversations.rows)[:n_sequences])
     lengths = conversations.lengths[chosen]
-    bucket = np.minimum(np.searchsorted(edges, lengths), len(edges) - 1).astype(np.int32)
+    bucket = assign_held_out(lengths, edges)
     packed = compose(lengths, bucket, len(edges), batching, named_rng("probe", seed, 1))
     return [
         BatchPlan(
@@ -44,8 +44,7 @@ class Probe:
         self._batches = batches
         self._target = target
         self._measure = measure
-        self._kept: dict[int, TargetFeatures] = {}
-        self._kept_bytes = 0
+        self._kept = KeptFeatures()
 
     def __call__(self) -> dict[int, LossSums]:
         """Sums by bucket."""
@@ -62,9 +61,4 @@ class Probe:
 
     def _features(self) -> Iterator[TargetFeatures]:
         for i, batch in enumerate(self._batches):
-            features = self._kept[i] if i in self._kept else self._target(batch)
-            size = features.features_PF.nbytes
-            if i not in self._kept and self._kept_bytes + size <= KEPT_BYTES:
-                self._kept[i] = features
-                self._kept_bytes += size
-            yield features
+            yield TargetFeatures(batch, self._kept.get(i, lambda batch=batch: self._target(batch).features_PF))

@@ -11,7 +11,6 @@ its features come from forwards over many tokens at once, decoding's from forwar
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -20,12 +19,11 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from dflash_exp.decode import DecodeConfig, Verifying, decode
+from dflash_exp.decode import DecodeConfig, Verifying, common_prefix, decode
+from dflash_exp.kept import KeptFeatures
 
 Steps = tuple[int, ...]
 """A number for each verify step."""
-KEPT_BYTES = 512 * 2**20
-"""Features of the paths that are kept from call to call; those beyond are made anew."""
 READ_AT_ONCE = 128
 """Guessed tokens that the target checks in one forward: bounds its logits."""
 LOOKED_UP = 32
@@ -82,8 +80,7 @@ class Replay:
             )
         self._prompts, self._target, self._decoding = prompts, target, decoding
         self._draft, self._loops = draft, loops
-        self._kept: dict[int, Tensor] = {}
-        self._kept_bytes = 0
+        self._kept = KeptFeatures()
 
     @cached_property
     def paths(self) -> list[tuple[int, ...]]:
@@ -99,20 +96,11 @@ class Replay:
         if len(path) > 1:
             n_prompt, text_L = len(prompt.tokens_P), torch.cat([prompt.tokens_P, torch.tensor(path)])
             # the last draft follows the last token but one, whose own features do not exist yet
-            features_TF = self._features(i, text_L[:-2])
+            read_T = text_L[:-2]
+            features_TF = self._kept.get(i, lambda: self._target.features(read_T[None], torch.tensor([len(read_T)])))
             drafts = self._draft(features_TF, text_L, torch.arange(n_prompt, len(text_L) - 1)).tolist()
         emitted, accepted = walk(path, drafts, self._decoding.max_new_tokens)
         return Replayed(prompt.bucket, self._loops(path), emitted, accepted)
-
-    def _features(self, i: int, text_T: Tensor) -> Tensor:
-        """Features of the i-th text, kept where they fit in `KEPT_BYTES`."""
-        if i in self._kept:
-            return self._kept[i]
-        features_TF = self._target.features(text_T[None], torch.tensor([len(text_T)]))
-        if self._kept_bytes + features_TF.nbytes <= KEPT_BYTES:
-            self._kept[i] = features_TF
-            self._kept_bytes += features_TF.nbytes
-        return features_TF
 
 
 def greedy_path(target: Verifying, prompt_P: Tensor, guess: Sequence[int], decoding: DecodeConfig) -> tuple[int, ...]:
@@ -168,22 +156,12 @@ def walk(path: Sequence[int], drafts_AS: Sequence[Sequence[int]], max_new_tokens
     at = 0
     while at < len(path) - 1:
         ahead = path[at + 1 :]
-        n_accepted = _common_prefix(drafts_AS[at][: max_new_tokens - at - 2], ahead)
+        n_accepted = common_prefix(drafts_AS[at][: max_new_tokens - at - 2], ahead)
         accepted.append(n_accepted)
         # an accepted eos is the last token: the target's own choice behind it is not emitted
         emitted.append(min(n_accepted + 1, len(ahead)))
         at += emitted[-1]
     return tuple(emitted), tuple(accepted)
-
-
-def _common_prefix(draft: Sequence[int], ahead: Sequence[int]) -> int:
-    pairs = zip(draft, ahead, strict=False)
-    return next((k for k, (drafted, token) in enumerate(pairs) if drafted != token), min(len(draft), len(ahead)))
-
-
-def length_bucket(n_tokens: int, edges: Sequence[int]) -> int:
-    """The bucket of a length among ascending upper bounds; what is longer than the last counts in the last."""
-    return min(bisect_left(edges, n_tokens), len(edges) - 1)
 
 
 def replay_metrics(replayed: Iterable[Replayed]) -> dict[str, float]:

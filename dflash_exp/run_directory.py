@@ -51,11 +51,7 @@ def finished(run_dir: Path) -> bool:
 def place(wanted: Path, *, force: bool) -> Path:
     """Where a run is to be: `wanted`, unless something lies there that is no run, or with `force` one that is
     finished; then the first of wanted-2, wanted-3, ... of which that does not hold."""
-    candidate, n = wanted, 1
-    while taken(candidate) or (force and finished(candidate)):
-        n += 1
-        candidate = wanted.with_name(f"{wanted.name}-{n}")
-    return candidate
+    return _first(wanted, "", lambda candidate: taken(candidate) or (force and finished(candidate)))
 
 
 def begun(run_dir: Path) -> bool:
@@ -72,12 +68,12 @@ def taken(run_dir: Path) -> bool:
 
 def free_directory(wanted: Path) -> Path:
     """`wanted`, or the first of wanted-2, wanted-3, ... that is not taken."""
-    return _free(wanted, "")
+    return _first(wanted, "", Path.exists)
 
 
 def free_file(wanted: Path) -> Path:
     """`wanted` (x.json), or the first of x-2.json, x-3.json, ... that is not taken."""
-    return _free(wanted.with_suffix(""), wanted.suffix)
+    return _first(wanted.with_suffix(""), wanted.suffix, Path.exists)
 
 
 def create(
@@ -96,7 +92,7 @@ def create(
 
 
 def note_session(run_dir: Path, where: Mapping[str, object]) -> int:
-    """Write where this session runs, `environment.json` or environment-<n>.json; how many there were before."""
+    """Write where this process runs, `environment.json` or environment-<n>.json; how many there were before."""
     path = free_file(run_dir / "environment.json")
     write_json(path, where)
     return len(list(run_dir.glob("environment*.json"))) - 1
@@ -192,9 +188,10 @@ def environment(seeds: Mapping[str, int], threads: Mapping[str, int | None]) -> 
     }
 
 
-def _free(stem: Path, suffix: str) -> Path:
+def _first(stem: Path, suffix: str, unfit: Callable[[Path], bool]) -> Path:
+    """The first of stem, stem-2, stem-3, ... that is not unfit, each with the suffix."""
     candidate, n = stem.with_name(f"{stem.name}{suffix}"), 1
-    while candidate.exists():
+    while unfit(candidate):
         n += 1
         candidate = stem.with_name(f"{stem.name}-{n}{suffix}")
     return candidate

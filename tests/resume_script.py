@@ -13,21 +13,7 @@ from dflash_exp.compose import compose
 from dflash_exp.experiment import run
 
 
-def dying_after(n_calls: int, plain: Callable[..., Any]) -> Callable[..., Any]:
-    """`plain`, whose n-th call is followed by SIGKILL."""
-    left = [n_calls]
-
-    def called(*arguments: Any) -> Any:
-        result = plain(*arguments)
-        left[0] -= 1
-        if left[0] == 0:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return result
-
-    return called
-
-
-def asking(n_calls: int, plain: Callable[..., Any], number: int) -> Callable[..., Any]:
+def followed(n_calls: int, plain: Callable[..., Any], number: int = signal.SIGKILL) -> Callable[..., Any]:
     """`plain`, whose n-th call is followed by that signal."""
     left = [n_calls]
 
@@ -45,15 +31,15 @@ def main(place: str, times: int, overrides: list[str]) -> int:
     torch.set_num_threads(1)
     plain_step = between_steps.step_metrics
     if place == "between writes":
-        between_steps.step_metrics = dying_after(times, plain_step)
+        between_steps.step_metrics = followed(times, plain_step)
     elif place == "in a write":
-        checkpoint._sha256 = dying_after(times, checkpoint._sha256)
+        checkpoint._sha256 = followed(times, checkpoint._sha256)
     elif place == "before latest":
-        checkpoint.write_whole = dying_after(times, lambda *_: None)
+        checkpoint.write_whole = followed(times, lambda *_: None)
     elif place == "in a sync":
-        durable._sync = dying_after(times, durable._sync)
+        durable._sync = followed(times, durable._sync)
     elif place.startswith("SIG"):
-        between_steps.step_metrics = asking(times, plain_step, signal.Signals[place])
+        between_steps.step_metrics = followed(times, plain_step, signal.Signals[place])
     return run(compose(overrides), overrides)
 
 

@@ -21,22 +21,12 @@ from dflash_exp.checkpoint import (
     step_folders,
     take_snapshot,
 )
-from dflash_exp.drafter.model import Drafter, initialise
-from dflash_exp.drafter.shape import DrafterShape
+from dflash_exp.drafter.model import Drafter
 from dflash_exp.optim import Muon, Schedule, build_optimizer
+from tests.tiny_drafter import drafter_of
 
-SHAPE = DrafterShape(
-    hidden_size=8, intermediate_size=12, n_heads=2, n_kv_heads=1, head_dim=4, n_layers=1, block_size=4, vocab_size=20,
-    mask_token_id=1, target_layer_ids=(0, 2), rope_theta=500.0, rms_norm_eps=1e-5, n_target_layers=4,
-)  # fmt: skip
 CONFIG = Checkpoint(every_steps=1, keep_last=2, max_failures=1)
 OPTIM = Muon(0.02, 0.95, 0.0, 0.02, [0.9, 0.95], Schedule.constant, 0.0, 0.0, 1.0)
-
-
-def drafter_of(seed: int = 0) -> Drafter:
-    drafter = Drafter(SHAPE, *torch.zeros(2, SHAPE.vocab_size, SHAPE.hidden_size))
-    initialise(drafter, seed)
-    return drafter
 
 
 def snapshot(step: int, **state: Any) -> Snapshot:

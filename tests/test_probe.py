@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from dflash_exp import probe as probe_module
+from dflash_exp import kept as kept_module
 from dflash_exp.data.collate import Collator
 from dflash_exp.data.store import Conversations
 from dflash_exp.drafter.anchors import candidates, choose_anchors
@@ -113,7 +113,7 @@ def test_the_same_blocks_are_measured_each_time_and_the_target_is_asked_once() -
 def test_features_that_do_not_fit_are_made_anew_with_the_same_result(monkeypatch: pytest.MonkeyPatch) -> None:
     step, _ = a_step()
     kept = Probe(batches_of(), FakeTarget(), lambda features: read_sums(step.measure(features)))()
-    monkeypatch.setattr(probe_module, "KEPT_BYTES", 1000)
+    monkeypatch.setattr(kept_module, "KEPT_BYTES", 1000)
     target = FakeTarget()
     probe = Probe(batches_of(), target, lambda features: read_sums(step.measure(features)))
     assert probe() == probe() == kept

@@ -40,8 +40,6 @@ TESTS_EVERY = 4
 """The library's own tests are two thirds of its functions; conversations are drawn from every fourth of them."""
 WANTED = {"train": 9800, "probe": 320, "prompts": 400}
 """Conversations sampled of each split, before `pack` leaves out what is too short or too long."""
-CONTEXT_DRAWS = 1
-"""Draws of a context for each function in one pass of the target's training."""
 HELD_OUT_EVERY = 24
 """The loss curve is taken on every 24th conversation of the probe files."""
 OPTIM = Muon(
@@ -114,12 +112,10 @@ def make_target(options: argparse.Namespace, lines: dict[str, list[str]], functi
     tokenizer = train_tokenizer(("\n".join(lines[name]) for name in names), VOCAB_SIZE)
     law = length_law(tokenizer, lines, TRAINED_RESPONSE_TOKENS)
     rng = np.random.default_rng(options.seed)
-    train: list[np.ndarray] = []
-    for _ in range(CONTEXT_DRAWS):
-        chosen = [f for f in functions if split_of(f.file) == "train"]
-        made, left_out = make_conversations(chosen, lines, tokenizer, law, rng)
-        train += [_sequence(c) for c in made]
-        print(f"{len(made)} conversations, left out: {dict(left_out)}", flush=True)
+    chosen = [f for f in functions if split_of(f.file) == "train"]
+    made, left_out = make_conversations(chosen, lines, tokenizer, law, rng)
+    train = [_sequence(c) for c in made]
+    print(f"{len(made)} conversations, left out: {dict(left_out)}", flush=True)
     probe = [f for f in functions if split_of(f.file) == "probe"]
     held_out = [_sequence(c) for c in make_conversations(probe, lines, tokenizer, law, rng)[0]][::HELD_OUT_EVERY]
     training = Training(

@@ -164,6 +164,11 @@ def assign(lengths: np.ndarray, edges: np.ndarray) -> np.ndarray:
     return bucket
 
 
+def assign_held_out(lengths: np.ndarray, edges: np.ndarray) -> np.ndarray:
+    """The bucket of each held-out sequence, int32 [S]: what is longer than the last edge counts in the last bucket."""
+    return np.minimum(np.searchsorted(edges, lengths), len(edges) - 1).astype(np.int32)
+
+
 def _check_at_least_one(name: str, value: int, mend: str) -> None:
     if value < 1:
         raise ValueError(f"buckets.{name} must be >= 1, got {value}; {mend}")

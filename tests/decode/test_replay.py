@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from torch import Tensor
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
-from dflash_exp import replay
+from dflash_exp import kept
 from dflash_exp.decode import DecodeConfig, Decoded, decode
 from dflash_exp.drafter.model import Drafter, DrafterConfig, initialise, resolve_shape
 from dflash_exp.drafter.session import DraftSession, drafts_at
 from dflash_exp.evaluation import repeats_itself
-from dflash_exp.replay import Replay, Replayed, ReplayPrompt, greedy_path, length_bucket, replay_metrics, walk
+from dflash_exp.replay import Replay, Replayed, ReplayPrompt, greedy_path, replay_metrics, walk
 from dflash_exp.target import FrozenTarget
 
 GREEDY = DecodeConfig(max_new_tokens=24, temperature=0.0, seed=0, eos_ids=())
@@ -196,7 +196,7 @@ def test_features_that_do_not_fit_are_made_anew_and_change_nothing(
         return features(target, tokens_BT, lengths_B)
 
     monkeypatch.setattr(FrozenTarget, "features", noting)
-    monkeypatch.setattr(replay, "KEPT_BYTES", kept_bytes)
+    monkeypatch.setattr(kept, "KEPT_BYTES", kept_bytes)
     replaying = world.replay(GREEDY)
     assert replaying() == expected and len(asked) == 5
     assert replaying() == expected
@@ -224,8 +224,3 @@ def test_tau_is_pooled_over_all_prompts_those_that_loop_and_each_bucket() -> Non
         "probe/bucket/2/tau_replayed": 2.0,
     }
     assert replay_metrics(replayed[3:]) == {} == replay_metrics([])
-
-
-def test_a_prompt_counts_in_the_bucket_of_its_length_and_in_the_last_beyond_it() -> None:
-    lengths = (1, 16, 17, 40, 41, 90, 91, 5000)
-    assert [length_bucket(n, [16, 40, 90]) for n in lengths] == [0, 0, 1, 1, 2, 2, 2, 2]

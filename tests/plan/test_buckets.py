@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dflash_exp.plan import buckets as buckets_module
-from dflash_exp.plan.buckets import Buckets, EqualTokens, Fixed, Optimal, Quantile, Single, assign
+from dflash_exp.plan.buckets import Buckets, EqualTokens, Fixed, Optimal, Quantile, Single, assign, assign_held_out
 
 LENGTHS = st.lists(st.integers(1, 300), min_size=1, max_size=60).map(lambda lengths: np.array(lengths, dtype=np.int32))
 
@@ -143,3 +143,8 @@ def test_no_buckets_are_refused() -> None:
 def test_a_grid_of_nothing_is_refused() -> None:
     with pytest.raises(ValueError, match=r"^buckets\.grid_tokens must be >= 1, got 0"):
         Optimal(6, 0)
+
+
+def test_what_is_held_out_counts_in_the_bucket_of_its_length_and_in_the_last_beyond_it() -> None:
+    lengths = np.array([1, 16, 17, 40, 41, 90, 91, 5000])
+    assert assign_held_out(lengths, np.array([16, 40, 90])).tolist() == [0, 0, 1, 1, 2, 2, 2, 2]

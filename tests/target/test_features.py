@@ -78,8 +78,10 @@ def test_nothing_beyond_the_deepest_tap_is_computed(make_model: MakeModel, batch
 
 def test_the_head_is_never_computed_for_features(make_model: MakeModel, batch: TokenBatch) -> None:
     model = make_model()
+    target = FrozenTarget(model, [4])
+    expected_PF = target(batch).features_PF
     model.lm_head.register_forward_pre_hook(refuse)
-    FrozenTarget(model, [4])(batch)
+    assert torch.equal(target(batch).features_PF, expected_PF)
 
 
 def test_features_need_no_gradient_but_may_be_saved_for_one(make_model: MakeModel, batch: TokenBatch) -> None:

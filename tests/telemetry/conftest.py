@@ -1,10 +1,13 @@
-"""Optimizer steps of which a test names what it is about."""
+"""Optimizer steps of which a test names what it is about, and W&B clients without a past."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 
 import pytest
+import wandb
 
 from dflash_exp.messages import ChannelFill, LossSums, StageTime, StepResult, StepTiming, total
+from tests.telemetry.wandb_sessions import forget
 
 Step = tuple[StepResult, StepTiming]
 TARGET = StageTime(0.5, 0.0)
@@ -30,3 +33,17 @@ def make_step(
 @pytest.fixture
 def step() -> Callable[..., Step]:
     return make_step
+
+
+@pytest.fixture
+def wandb_client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A client without a past, and without a process when the test is over."""
+    forget(monkeypatch, tmp_path / "home")
+    yield
+    wandb.teardown()
+
+
+@pytest.fixture
+def run_dir(tmp_path: Path) -> Path:
+    (tmp_path / "run").mkdir()
+    return tmp_path / "run"

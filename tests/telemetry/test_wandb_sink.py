@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import wandb
 
 from dflash_exp.telemetry.mirror import WandbArtifacts, WandbMode
 from dflash_exp.telemetry.wandb_client import chosen_mode
@@ -20,26 +19,13 @@ from tests.telemetry.wandb_sessions import (
     MARK,
     OPTIONS,
     files_with_the_key,
-    forget,
     meet,
     offline_files,
     opened,
     session,
 )
 
-
-@pytest.fixture(autouse=True)
-def client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A client without a past, and without a process when the test is over."""
-    forget(monkeypatch, tmp_path / "home")
-    yield
-    wandb.teardown()
-
-
-@pytest.fixture
-def run_dir(tmp_path: Path) -> Path:
-    (tmp_path / "run").mkdir()
-    return tmp_path / "run"
+pytestmark = pytest.mark.usefixtures("wandb_client")
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,7 +16,6 @@ from tests.telemetry.wandb_sessions import (
     ID,
     MARK,
     files_with_the_key,
-    forget,
     meet,
     offline_files,
     opened,
@@ -28,18 +26,7 @@ SLOW_S = 60.0
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.fixture(autouse=True)
-def client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A client without a past, and without a process when the test is over."""
-    forget(monkeypatch, tmp_path / "home")
-    yield
-    wandb.teardown()
-
-
-@pytest.fixture
-def run_dir(tmp_path: Path) -> Path:
-    (tmp_path / "run").mkdir()
-    return tmp_path / "run"
+pytestmark = pytest.mark.usefixtures("wandb_client")
 
 
 @pytest.mark.parametrize(
