@@ -66,8 +66,10 @@ def train(arguments: list[str]) -> int:
     if not jobs:
         return DONE
     from dflash_exp.experiment import run
+    from dflash_exp.stop import StopSignals
 
-    return _in_turn(jobs, lambda job: run(job.config, job.overrides))
+    with StopSignals() as stop:
+        return _in_turn(jobs, lambda job: run(job.config, job.overrides, stop), lambda: stop.requested is not None)
 
 
 def plan(arguments: list[str]) -> int:
@@ -82,7 +84,7 @@ def plan(arguments: list[str]) -> int:
     if not jobs[0].in_sweep:
         return show_plan(jobs[0].config)
     jobs = _in_a_new_folder(jobs)
-    code = _in_turn(jobs, lambda job: show_plan(job.config))
+    code = _in_turn(jobs, lambda job: show_plan(job.config), lambda: False)
     _print_side_by_side(jobs)
     return code
 
@@ -188,14 +190,14 @@ def _print_side_by_side(jobs: "list[Job]") -> None:
     print_plans(Console(), [(name, json.loads(path.read_text("utf-8"))) for name, path in made if path.is_file()])
 
 
-def _in_turn(jobs: "list[Job]", run: "Callable[[Job], int]") -> int:
+def _in_turn(jobs: "list[Job]", run: "Callable[[Job], int]", asked_to_stop: Callable[[], bool]) -> int:
     """Run the jobs one after the other: a failed one does not lose the rest, a stop on request stops them all."""
     if len(jobs) == 1:
         return run(jobs[0])
     codes: list[int] = []
     for number, job in enumerate(jobs, start=1):
         print(f"[{number}/{len(jobs)}] {' '.join(job.overrides)}", file=sys.stderr)
-        codes.append(_outcome(job, run))
+        codes.append(STOPPED if asked_to_stop() else _outcome(job, run))
         if codes[-1] == STOPPED:
             break
     return next((code for code in (STOPPED, FAILED, WRONG_INPUT) if code in codes), DONE)

@@ -159,7 +159,9 @@ def _placed(job: Job, sweep_dir: Path, index: int) -> Job:
             f"say hydra.sweep.dir={job.config.run_dir}"
         )
     run_dir = str(sweep_dir / f"{index}-{identity(job.config)}")
-    return Job(replace(job.config, run_dir=run_dir), job.overrides, in_sweep=True)
+    telemetry = job.config.telemetry
+    grouped = replace(telemetry, wandb=replace(telemetry.wandb, group=telemetry.wandb.group or sweep_dir.name))
+    return Job(replace(job.config, run_dir=run_dir, telemetry=grouped), job.overrides, in_sweep=True)
 
 
 @contextmanager

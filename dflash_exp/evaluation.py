@@ -108,14 +108,30 @@ def decode_pairs(
     return pairs
 
 
+def prompt_row(pair: DecodedPair) -> dict[str, float | int | bool]:
+    """One prompt of `per_prompt`: tau is emitted / verify_steps. It loops when its plain continuation does."""
+    plain, speculative = pair.plain, pair.speculative
+    return {
+        "loops": repeats_itself(plain.tokens),
+        "equal": plain.tokens == speculative.tokens,
+        "tokens": len(speculative.tokens),
+        "emitted": sum(speculative.emitted),
+        "verify_steps": len(speculative.emitted),
+        "plain_s": plain.seconds,
+        "dflash_s": speculative.seconds,
+    }
+
+
 def evaluation(pairs: Sequence[DecodedPair], block_size: int, temperature: float, checkpoint: str) -> dict[str, object]:
-    """The content of evaluation.json, from decoded prompts. A prompt loops when its plain continuation does."""
-    looping = [pair for pair in pairs if repeats_itself(pair.plain.tokens)]
-    not_looping = [pair for pair in pairs if not repeats_itself(pair.plain.tokens)]
+    """The content of evaluation.json, from decoded prompts."""
+    rows = [prompt_row(pair) for pair in pairs]
+    looping = [pair for pair, row in zip(pairs, rows, strict=True) if row["loops"]]
+    not_looping = [pair for pair, row in zip(pairs, rows, strict=True) if not row["loops"]]
     return {
         **asdict(figures(pairs, block_size)),
         "looping": asdict(figures(looping, block_size)),
         "not_looping": asdict(figures(not_looping, block_size)),
+        "per_prompt": rows,
         "temperature": temperature,
         "checkpoint": checkpoint,
     }

@@ -27,7 +27,7 @@ from dflash_exp.mirrors import Mirrors, run_labels
 from dflash_exp.pipeline.line import Lockstep, run_lockstep, run_overlapped
 from dflash_exp.pipeline.stages import AfterStep, use_threads
 from dflash_exp.plan.interleave import option_name
-from dflash_exp.planning import Planned, plan_document, plan_run
+from dflash_exp.planning import Planned, plan_document, plan_run, write_plan
 from dflash_exp.run_directory import (
     begun,
     check_same_inputs,
@@ -66,16 +66,20 @@ class Session:
     mirrors: Mirrors
     console: LastingConsole
 
+    def write_plan(self, folder: Path) -> None:
+        """The first epoch's plan with its order and picture, into an empty folder."""
+        order = self.planned.planner.epoch(0).order
+        write_plan(folder, order, plan_document(self.config, self.planned))
 
-def run(config: Config, overrides: list[str]) -> int:
+
+def run(config: Config, overrides: list[str], stop: StopSignals) -> int:
     """Train, save, decode, sum up; the same command goes on where it stopped. Returns 0, or 75 when stopped on request;
-    a failure raises, after result.json says so."""
+    a failure raises, after result.json says so. `stop` is entered, by whoever runs what follows this run."""
     console = LastingConsole()
     run_dir = place(run_directory(config), force=config.force)
     if run_dir != run_directory(config):
         console.say(f"{run_directory(config)} is taken: nothing there is touched")
     with ExitStack() as until_end:
-        stop = until_end.enter_context(StopSignals())
         try:
             planned = plan_run(config)
             prompts = store_prompts(config.data, config.prompts.limit) if config.evaluate else []
@@ -131,10 +135,13 @@ def finish(session: Session, prompts: list[Tensor], stop: StopSignals) -> int:
         if config.evaluate:
             evaluation = evaluate(session, prompts, stop)
             write_json(run_dir / "evaluation.json", evaluation)
+            session.mirrors.log_prompts(evaluation)
+        session.mirrors.log_plan(session.write_plan)
         result["status"] = "finished"
     except Stopped:
         result["status"] = "stopped"
-        session.console.say(f"stopped after step {session.counters.step}, saved: the same command goes on")
+        saved = ", saved" if session.counters.step else ""
+        session.console.say(f"stopped after step {session.counters.step}{saved}: the same command goes on")
         return STOPPED
     except KeyboardInterrupt:
         ended_at_once = True  # and waits for no mirror
@@ -162,8 +169,10 @@ def train(session: Session, stop: StopSignals) -> None:
     """The line, and between its steps probe, record, display and checkpoint. Raises Stopped when asked to."""
     config, built, counters = session.config, session.built, session.counters
     n_steps = len(session.planned.settings)
-    if counters.step == 0 and config.probe.every_steps:
+    if counters.step == 0 and config.probe.every_steps and stop.requested is None:
         counters.first_probe = counters.probe = first_measure(session)
+    if stop.requested is not None:  # before the first step of this session: nothing is new
+        raise Stopped
     epoch_steps = [part.n_steps for part in session.planned.epochs]
     with (
         JsonlSink(session.run_dir / "metrics.jsonl") as sink,
@@ -252,10 +261,9 @@ def evaluate(session: Session, prompts: list[Tensor], stop: StopSignals) -> dict
 def summed_up(session: Session) -> dict[str, Any]:
     """Fields of result.json that hold however the run ended."""
     counters = session.counters
-    epoch, _ = session.planned.position(counters.step)
     return {
         "steps": counters.step,
-        "epochs": epoch + 1,
+        "epochs": session.planned.epochs_begun(counters.step),
         "tokens": counters.tokens,
         "skipped_steps": counters.skipped_steps,
         "train_s": round(counters.trained_s, 1),

@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from dflash_exp.config import Config, identity, plain, run_directory
+from dflash_exp.durable import write_folder
 from dflash_exp.plan.interleave import option_name
-from dflash_exp.telemetry.mirror import RunLabels, Sink
+from dflash_exp.run_directory import free_directory
+from dflash_exp.telemetry.mirror import RunLabels, Sink, WandbArtifacts
 from dflash_exp.telemetry.trackio_sink import open_trackio
 from dflash_exp.telemetry.wandb_sink import WandbSink, open_wandb
 
@@ -43,12 +45,26 @@ class Mirrors:
     def __init__(self, config: Config, run_dir: Path, labels: RunLabels, say: Callable[[str], None]) -> None:
         """Raises ValueError where trackio is asked for and not installed."""
         self._trackio = open_trackio(config.telemetry.wandb.project, labels, say) if config.telemetry.trackio else None
-        self._run_dir = run_dir
+        self._config, self._run_dir = config, run_dir
         self._wandb: WandbSink | None = open_wandb(config.telemetry.wandb, labels, run_dir, say)
 
     def sinks(self) -> list[Sink]:
         """Where records go."""
         return [sink for sink in (self._wandb, self._trackio) if sink is not None]
+
+    def log_prompts(self, evaluation: Mapping[str, Any]) -> None:
+        """The decoded prompts of evaluation.json, one by one."""
+        if self._wandb is not None:
+            self._wandb.log_prompts(evaluation["per_prompt"])
+
+    def log_plan(self, write: Callable[[Path], None]) -> None:
+        """The first epoch's plan, its order and picture, which `write` leaves in an empty folder; where all is asked
+        for."""
+        if self._wandb is not None and self._config.telemetry.wandb.artifacts is WandbArtifacts.all:
+            folder = free_directory(self._run_dir / "wandb" / "plan")
+            folder.parent.mkdir(exist_ok=True)
+            write_folder(folder, write)
+            self._wandb.log_plan(sorted(folder.iterdir()))
 
     def close(self, status: str, drafter: Path | None, error: str | None) -> None:
         """No record comes after this; the drafter is uploaded, a failure told."""
@@ -58,7 +74,6 @@ class Mirrors:
             if status == "failed":
                 self._wandb.alert("run failed", error or "no error was kept")
             if drafter is not None:
-                self._wandb.log_plan([self._run_dir / "plan.json"])
                 self._wandb.log_drafter(drafter)
         for sink in self.sinks():
             sink.close(status)

@@ -44,13 +44,10 @@ class Planned:
                 yield from (epoch.step(step) for step in range(first, part.n_steps))
             first = max(0, first - part.n_steps)
 
-    def position(self, step: int) -> tuple[int, int]:
-        """(epoch, optimizer step within it) of the run's step `step`; at the run's end (last epoch, its steps)."""
-        for part in self.epochs[:-1]:
-            if step < part.n_steps:
-                return part.epoch, step
-            step -= part.n_steps
-        return self.epochs[-1].epoch, step
+    def epochs_begun(self, n_steps: int) -> int:
+        """Epochs of which the first `n_steps` optimizer steps of the run hold at least one."""
+        begins = np.cumsum([0] + [part.n_steps for part in self.epochs[:-1]])
+        return int((begins < n_steps).sum())
 
 
 def plan_run(config: Config) -> Planned:

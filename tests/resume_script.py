@@ -8,9 +8,10 @@ from typing import Any
 
 import torch
 
-from dflash_exp import between_steps, checkpoint, durable
+from dflash_exp import between_steps, checkpoint, durable, experiment
 from dflash_exp.compose import compose
 from dflash_exp.experiment import run
+from dflash_exp.stop import StopSignals
 
 
 def followed(n_calls: int, plain: Callable[..., Any], number: int = signal.SIGKILL) -> Callable[..., Any]:
@@ -38,9 +39,12 @@ def main(place: str, times: int, overrides: list[str]) -> int:
         checkpoint.write_whole = followed(times, lambda *_: None)
     elif place == "in a sync":
         durable._sync = followed(times, durable._sync)
+    elif place == "while it loads":
+        experiment.build = followed(times, experiment.build, signal.SIGUSR2)
     elif place.startswith("SIG"):
         between_steps.step_metrics = followed(times, plain_step, signal.Signals[place])
-    return run(compose(overrides), overrides)
+    with StopSignals() as stop:
+        return run(compose(overrides), overrides, stop)
 
 
 if __name__ == "__main__":

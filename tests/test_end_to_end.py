@@ -12,6 +12,7 @@ from dflash_exp.compose import compose
 from dflash_exp.data.prepare import Row, write_store
 from dflash_exp.door import load
 from dflash_exp.experiment import run
+from dflash_exp.stop import StopSignals
 from dflash_exp.suggest import ConfigError
 from dflash_exp.telemetry.sinks import read_records
 from tests.world import VOCAB_SIZE, World, files_of, make_world, result_of, results_only
@@ -140,7 +141,7 @@ def test_a_target_of_any_dtype_trains_a_drafter(world: World, dtype: str) -> Non
 def refused(world: World, *more: str) -> str:
     """The one line that a run refuses these overrides with; nothing may have been made."""
     with pytest.raises(ConfigError) as caught:
-        run(compose(world.overrides("refused", *more)), [])
+        run(compose(world.overrides("refused", *more)), [], StopSignals())
     assert not (world.root / "refused").exists()
     assert "\n" not in str(caught.value)
     return str(caught.value)

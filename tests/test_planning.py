@@ -57,6 +57,13 @@ def test_a_run_trains_every_sequence_once_an_epoch_and_has_a_setting_for_every_s
     assert shares == sorted(shares) and shares[0] > 0 and shares[-1] < 1
 
 
+def test_an_epoch_has_begun_with_its_first_step(store: Path) -> None:
+    planned = plan_run(compose(overrides(store)))
+    first = planned.epochs[0].n_steps
+    begun = [planned.epochs_begun(n) for n in (0, 1, first, first + 1, len(planned.settings))]
+    assert begun == [0, 1, 1, 2, 2]
+
+
 @pytest.mark.parametrize(("more", "limit"), [((), 24), (("data.max_tokens=16",), 16), (("data.max_tokens=99",), 24)])
 def test_the_longest_sequence_is_the_smaller_of_limit_and_budget(
     store: Path, more: tuple[str, ...], limit: int

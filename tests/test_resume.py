@@ -11,6 +11,7 @@ import pytest
 
 from dflash_exp.compose import compose
 from dflash_exp.experiment import run
+from dflash_exp.stop import StopSignals
 from dflash_exp.suggest import ConfigError
 from dflash_exp.telemetry.sinks import read_records
 from tests.world import World, make_world, result_of, results_only
@@ -93,6 +94,14 @@ def test_a_run_that_is_asked_to_stop_finishes_its_step_saves_and_exits_with_75(
     assert_same(world.train(name, *OFTEN), unbroken)
 
 
+def test_a_stop_asked_for_while_the_models_load_trains_nothing(world: World, unbroken: Path) -> None:
+    stopped = in_a_process(world, "at_once", "while it loads", 1)
+    assert stopped.returncode == 75, stopped.stderr
+    assert "stopped after step 0: the same command goes on" in stopped.stdout
+    assert (result_of(world.root / "at_once")["steps"], result_of(world.root / "at_once")["epochs"]) == (0, 0)
+    assert_same(world.train("at_once", *OFTEN), unbroken)
+
+
 def test_records_behind_the_checkpoint_are_put_aside_and_made_again(world: World, unbroken: Path) -> None:
     name = "torn"
     assert in_a_process(world, name, "SIGTERM", 3).returncode == 75
@@ -129,7 +138,7 @@ def test_another_configuration_in_the_same_directory_is_refused_and_nothing_is_t
     before = {p: p.read_bytes() for p in folder.rglob("*") if p.is_file()}
     overrides = world.overrides("other", *OFTEN, "optim.lr=0.5")
     with pytest.raises(ConfigError, match=r"differs in optim\.lr \(0\.02 there, 0\.5 here\)"):
-        run(compose(overrides), overrides)
+        run(compose(overrides), overrides, StopSignals())
     assert {p: p.read_bytes() for p in folder.rglob("*") if p.is_file()} == before
 
 
@@ -141,7 +150,7 @@ def test_another_plan_is_refused(world: World, unbroken: Path) -> None:
     (folder / "plan.json").write_text(json.dumps(plan | {"plan_sha256": "0" * 64}))
     overrides = world.overrides("replanned", *OFTEN)
     with pytest.raises(ConfigError, match="differs in plan_sha256"):
-        run(compose(overrides), overrides)
+        run(compose(overrides), overrides, StopSignals())
 
 
 def test_topology_checkpoint_and_telemetry_may_change_on_the_way(world: World, unbroken: Path) -> None:

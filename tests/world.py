@@ -13,6 +13,7 @@ from dflash_exp.compose import compose
 from dflash_exp.data.prepare import Row, write_store
 from dflash_exp.embedded.tokenizer import END_ID, prompt_ids, train_tokenizer
 from dflash_exp.experiment import run
+from dflash_exp.stop import StopSignals
 from dflash_exp.telemetry.metrics import is_timing
 from dflash_exp.telemetry.sinks import read_records
 
@@ -40,7 +41,7 @@ class World:
 
     def train(self, run_dir: str, *more: str) -> Path:
         overrides = self.overrides(run_dir, *more)
-        assert run(compose(overrides), overrides) == 0
+        assert run(compose(overrides), overrides, StopSignals()) == 0
         return self.root / run_dir
 
 

@@ -156,3 +156,10 @@ def upload(run: wandb.Run, kind: str, files: Sequence[Path], aliases: list[str],
     logged = run.log_artifact(artifact, aliases=aliases)
     if not run.offline:
         logged.wait(round(limit_s))
+
+
+def table_of(rows: Sequence[Mapping[str, float | int | bool]]) -> wandb.Table:
+    """Rows that all have the first one's keys, numbered from 0."""
+    import wandb
+
+    return wandb.Table(["prompt", *rows[0]], [[number, *row.values()] for number, row in enumerate(rows)])

@@ -10,14 +10,14 @@ The client works on a thread of its own, asks nobody for a key and cannot fail t
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dflash_exp.messages import StepRecord
 from dflash_exp.telemetry.background import Background
 from dflash_exp.telemetry.mirror import TAG_CHARACTERS, RunLabels, Wandb, WandbArtifacts, WandbMode, plotted
-from dflash_exp.telemetry.wandb_client import STEP, Limits, WandbClient, chosen_mode, upload
+from dflash_exp.telemetry.wandb_client import STEP, Limits, WandbClient, chosen_mode, table_of, upload
 
 if TYPE_CHECKING:
     import wandb
@@ -72,10 +72,14 @@ class WandbSink:
         if self._client.config.artifacts is not WandbArtifacts.none:
             self._upload("drafter", sorted(path for path in folder.iterdir() if path.is_file()), ["latest", "final"])
 
+    def log_prompts(self, rows: Sequence[Mapping[str, float | int | bool]]) -> None:
+        """The decoded prompts as a table, one row each; no row, no table."""
+        if rows and self._client.config.artifacts is not WandbArtifacts.none:
+            self._background.submit(lambda run: run.log({"evaluation/prompts": table_of(rows)}))
+
     def log_plan(self, files: Sequence[Path]) -> None:
-        """Upload the plan's figure and order."""
-        if self._client.config.artifacts is WandbArtifacts.all:
-            self._upload("plan", files, ["latest"])
+        """Upload the plan's figure and order; the files must stay as they are."""
+        self._upload("plan", files, ["latest"])
 
     def close(self, status: str) -> None:
         """Send what is left, for at most the limits' time. Raises KeyError for a status that there is not."""

@@ -1,5 +1,7 @@
 """The verbs hand checked configurations on, one job after the other, and nothing but the runs writes anything."""
 
+import os
+import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +13,7 @@ from dflash_exp.cli import main
 from dflash_exp.compose import compose
 from dflash_exp.config import Config, EvaluateOptions, identity
 from dflash_exp.door import to_yaml
+from dflash_exp.stop import StopSignals
 from dflash_exp.suggest import ConfigError
 
 
@@ -24,7 +27,7 @@ class FakeExperiment(ModuleType):
         self.evaluated: list[tuple[Path, Config | None, EvaluateOptions]] = []
         self.answer = answer
 
-    def run(self, config: Config, overrides: list[str]) -> int:
+    def run(self, config: Config, overrides: list[str], stop: StopSignals) -> int:
         self.overrides.append(overrides)
         return self.show_plan(config)
 
@@ -125,6 +128,25 @@ def test_a_stop_on_request_stops_the_sweep(faked: Faked) -> None:
     fake = faked(lambda config: 75 if config.seed == 1 else 0)
     assert main(["train", "-m", "seed=0,1,2"]) == 75
     assert [config.seed for config in fake.configs] == [0, 1]
+
+
+def test_a_stop_asked_for_when_a_job_has_taken_its_last_step_lets_no_other_begin(faked: Faked) -> None:
+    def answer(config: Config) -> int:
+        os.kill(os.getpid(), signal.SIGUSR2)
+        return 0
+
+    fake = faked(answer)
+    assert main(["train", "-m", "seed=0,1,2"]) == 75
+    assert [config.seed for config in fake.configs] == [0]
+    assert main(["train", "seed=0"]) == 0, "a run that is finished has nothing to go on with"
+
+
+def test_a_sweep_s_runs_are_a_group_of_its_name_in_wandb(faked: Faked) -> None:
+    fake = faked(done)
+    main(["train", "sweeps=interleaving"])
+    main(["train", "-m", "seed=0,1", "telemetry.wandb.group=mine"])
+    main(["train"])
+    assert [config.telemetry.wandb.group for config in fake.configs] == ["interleaving"] * 9 + ["mine", "mine", None]
 
 
 def test_a_crash_of_a_single_run_keeps_its_traceback(faked: Faked) -> None:

@@ -51,6 +51,14 @@ def test_a_text_without_verify_steps_counts_in_the_rates_only() -> None:
     assert found.tokens == 18 and found.plain_tokens_per_s == pytest.approx(18 / 18)
 
 
+def test_each_prompt_has_a_row_of_its_own() -> None:
+    rows = evaluation(PAIRS, 4, 0.0, "step-1")["per_prompt"]
+    assert rows == [
+        {"loops": False, "equal": True, "tokens": 9, "emitted": 8, "verify_steps": 3, "plain_s": 10.0, "dflash_s": 6.0},
+        {"loops": True, "equal": True, "tokens": 8, "emitted": 7, "verify_steps": 2, "plain_s": 7.0, "dflash_s": 2.5},
+    ]
+
+
 def test_nothing_decoded_gives_no_figures() -> None:
     found = figures([], block_size=4)
     assert (found.tau_pooled, found.tau_macro, found.accepted_at, found.speedup) == (None, None, None, None)
@@ -76,7 +84,7 @@ def test_a_text_loops_when_fewer_than_half_of_its_3_grams_are_distinct(tokens: t
 def test_prompts_are_split_by_whether_the_plain_text_loops() -> None:
     found = evaluation(PAIRS, block_size=4, temperature=0.0, checkpoint="step-00000500")
     keys = "tau_pooled tau_macro accepted_at speedup plain_tokens_per_s dflash_tokens_per_s lossless prompts tokens"
-    assert set(found) == {*keys.split(), "looping", "not_looping", "temperature", "checkpoint"}
+    assert set(found) == {*keys.split(), "looping", "not_looping", "per_prompt", "temperature", "checkpoint"}
     assert found["temperature"] == 0.0 and found["checkpoint"] == "step-00000500"
     looping, not_looping = found["looping"], found["not_looping"]
     assert isinstance(looping, dict) and isinstance(not_looping, dict)

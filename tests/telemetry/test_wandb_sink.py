@@ -1,5 +1,6 @@
 """The mirror in W&B when all is well: the real client against a server of our own."""
 
+import json
 import os
 import subprocess
 import sys
@@ -151,7 +152,7 @@ def test_people_are_written_to_only_if_they_want_to_be(alerts: bool, server: Fak
 
 @pytest.mark.parametrize(
     ("artifacts", "kinds"),
-    [(WandbArtifacts.none, []), (WandbArtifacts.final, ["drafter"]), (WandbArtifacts.all, ["plan", "drafter"])],
+    [(WandbArtifacts.none, []), (WandbArtifacts.final, ["drafter"]), (WandbArtifacts.all, ["drafter"])],
 )
 def test_the_files_that_were_asked_for_are_uploaded(
     artifacts: WandbArtifacts, kinds: list[str], server: FakeWandb, run_dir: Path
@@ -160,10 +161,8 @@ def test_the_files_that_were_asked_for_are_uploaded(
     drafter.mkdir()
     (drafter / "config.json").write_text("{}")
     (drafter / "model.safetensors").write_bytes(b"weights")
-    (run_dir / "order.npy").write_bytes(b"order")
     said: list[str] = []
     sink = opened(run_dir, said, replace(OPTIONS, artifacts=artifacts))
-    sink.log_plan([run_dir / "order.npy"])
     sink.log_drafter(drafter)
     sink.close("finished")
     assert len(said) == 1, said
@@ -172,6 +171,32 @@ def test_the_files_that_were_asked_for_are_uploaded(
         last = server.artifacts[-1]
         assert (last.name, sorted(last.aliases)) == (f"drafter-{ID}", ["final", "latest"])
         assert last.files == {"config.json": b"{}", "model.safetensors": b"weights"}
+
+
+def test_the_plan_s_files_are_uploaded_as_they_are(server: FakeWandb, run_dir: Path) -> None:
+    (run_dir / "order.npy").write_bytes(b"order")
+    sink = opened(run_dir, [])
+    sink.log_plan([run_dir / "order.npy"])
+    sink.close("finished")
+    (artifact,) = server.artifacts
+    assert (artifact.kind, artifact.files, artifact.committed) == ("plan", {"order.npy": b"order"}, True)
+
+
+@pytest.mark.parametrize("artifacts", [WandbArtifacts.none, WandbArtifacts.final])
+def test_the_decoded_prompts_are_a_table(artifacts: WandbArtifacts, server: FakeWandb, run_dir: Path) -> None:
+    said: list[str] = []
+    sink = opened(run_dir, said, replace(OPTIONS, artifacts=artifacts))
+    sink.log_prompts([{"loops": False, "tokens": 9}, {"loops": True, "tokens": 8}])
+    sink.close("finished")
+    assert len(said) == 1, said
+    shown = [point["evaluation/prompts"] for point in server.runs[ID].history if "evaluation/prompts" in point]
+    if artifacts is WandbArtifacts.none:
+        assert shown == []
+    else:
+        (table,) = [json.loads(content) for artifact in server.artifacts for content in artifact.files.values()]
+        assert shown[0]["_type"] == "table-file" and shown[0]["nrows"] == 2
+        assert table["columns"] == ["prompt", "loops", "tokens"]
+        assert table["data"] == [[0, False, 9], [1, True, 8]]
 
 
 def test_off_means_no_client_and_no_files(run_dir: Path) -> None:
