@@ -64,6 +64,9 @@ class SleepingStages:
         """The drafter's sleep."""
         self._sleep(2, features.batch.plan.number)
 
+    def meet(self) -> None:
+        """Nobody."""
+
     def finish(self) -> StepResult:
         """Nothing."""
         return RESULT

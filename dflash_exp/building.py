@@ -6,6 +6,7 @@ In: a checked `Config` and its plan. Out: `Built`, fresh, or as a checkpoint lef
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from pathlib import Path
 
@@ -18,21 +19,24 @@ from dflash_exp.config import Config
 from dflash_exp.data.collate import Collator
 from dflash_exp.data.store import TooLong, read_manifest, read_split
 from dflash_exp.decode import DecodeConfig
-from dflash_exp.distributed import choose_device
+from dflash_exp.distributed import rank_devices
 from dflash_exp.drafter.model import Drafter, initialise, resolve_shape
 from dflash_exp.drafter.session import drafts_at
 from dflash_exp.drafter.step import DrafterStep
 from dflash_exp.evaluation import repeats_itself
 from dflash_exp.export import load_weights
-from dflash_exp.messages import TokenBatch
+from dflash_exp.messages import ShareOut, TokenBatch
 from dflash_exp.models import LoadedTarget, load, parameters_sha256, weights_fingerprint
 from dflash_exp.optim import Optimizer, build_optimizer
 from dflash_exp.pipeline.drafter_train import DrafterTrainer, Reports, read_sums
-from dflash_exp.pipeline.line import Overlapped
+from dflash_exp.pipeline.line import Steps
+from dflash_exp.pipeline.meeting import Meeting, Place, room
 from dflash_exp.pipeline.stages import Stages
 from dflash_exp.plan.buckets import assign_held_out
-from dflash_exp.planning import Planned, anchor_rule
+from dflash_exp.plan.cost import counted_costs
+from dflash_exp.planning import Deal, Planned, anchor_rule
 from dflash_exp.probe import Probe, probe_batches
+from dflash_exp.ranks import Ranks, share_out
 from dflash_exp.replay import Replay, ReplayPrompt, replay_metrics
 from dflash_exp.telemetry.metrics import Metrics, probe_metrics
 from dflash_exp.trained import TrainedHashes
@@ -47,6 +51,7 @@ class Built:
     optimizer: Optimizer
     init_sha256: str
     stages: Stages
+    trainer: DrafterTrainer
     probe: Probe
     replay: Replay | None
     trained: TrainedHashes
@@ -56,24 +61,39 @@ class Built:
         return probe_metrics(self.probe()) | ({} if self.replay is None else replay_metrics(self.replay()))
 
 
-def build(config: Config, planned: Planned, first_step: int, say: Callable[[str], None]) -> Built:
+@dataclass(frozen=True)
+class Outside:
+    """What a run is told of the world around it."""
+
+    ranks: Ranks
+    say: Callable[[str], None]
+    """Takes lines for the user."""
+    asked_to_stop: Callable[[], bool]
+
+
+def build(config: Config, planned: Planned, first_step: int, outside: Outside) -> Built:
     """Load the target, make the drafter, join the stages. Raises ValueError for what does not fit together.
 
-    `first_step`: optimizer steps that were done before; `say` takes lines for the user.
+    `first_step`: optimizer steps that were done before.
     """
     if config.deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when CUDA starts
     torch.use_deterministic_algorithms(config.deterministic)
-    device = choose_device(config.topology, overlapped=isinstance(config.pipeline, Overlapped))
-    target = load(config.target, device, lambda shape, mask_id: resolve_shape(config.drafter, shape, mask_id))
+    ranks, n_batches = outside.ranks, config.batches_per_step
+    devices = rank_devices(config.topology, ranks.rank)
+    target = load(config.target, devices.drafter, lambda shape, mask_id: resolve_shape(config.drafter, shape, mask_id))
     check_vocabulary(config, target.drafter_shape.vocab_size)
     drafter = target.new_drafter()
     initialise(drafter, config.seeds.init, target.model.final_norm_weight_H)
     optimizer = build_optimizer(config.optim, drafter.named_parameters())
-    step = DrafterStep(drafter, config.loss, optimizer, config.drafter.slots_per_pass, config.optim.max_grad_norm)
+    behind = room(n_batches, ranks.n_ranks)
+    slots, max_norm = config.drafter.slots_per_pass, config.optim.max_grad_norm
+    step = DrafterStep(drafter, config.loss, optimizer, slots, max_norm, behind)
     trained = TrainedHashes()
-    settings = islice(planned.settings, first_step, None)
-    trainer = DrafterTrainer(step, optimizer, settings, config.guard.non_finite, Reports(trained.add, say))
+    reports = Reports(trained.add, outside.say, outside.asked_to_stop)
+    meeting = Meeting(step.sums, Place(ranks.rank, ranks.n_ranks, ranks.add_up), n_batches)
+    steps = zip(islice(planned.settings, first_step, None), planned.steps(first_step), strict=True)
+    trainer = DrafterTrainer(step, optimizer, steps, meeting, config.guard.non_finite, reports)
     collate = Collator(planned.conversations, anchor_rule(config))
     return Built(
         target=target,
@@ -81,8 +101,9 @@ def build(config: Config, planned: Planned, first_step: int, say: Callable[[str]
         optimizer=optimizer,
         init_sha256=parameters_sha256(drafter),
         stages=Stages(collate, target.model, trainer, batch_bytes, target.model.features_bytes),
-        probe=build_probe(config, planned, target, step),
-        replay=build_replay(config, planned, target, drafter) if config.probe.prompts else None,
+        trainer=trainer,
+        probe=build_probe(config, planned, target, step, partial(share_out, ranks)),
+        replay=build_replay(config, planned, target, drafter, partial(share_out, ranks)),
         trained=trained,
     )
 
@@ -112,17 +133,25 @@ def check_vocabulary(config: Config, vocab_size: int) -> None:
         )
 
 
-def build_probe(config: Config, planned: Planned, target: LoadedTarget, step: DrafterStep) -> Probe:
+def build_probe(
+    config: Config, planned: Planned, target: LoadedTarget, step: DrafterStep, among_ranks: ShareOut
+) -> Probe:
     """Held-out batches, packed once by the training edges; a longer sequence than the budget is cut to it."""
     held_out = read_split(config.data.folder, "probe", config.batches.budget_tokens, TooLong.truncate)
     edges = planned.planner.edges
     plans = probe_batches(held_out, config.probe.sequences, edges, config.batches, config.seeds.data)
     collate = Collator(held_out, anchor_rule(config))
-    return Probe([collate(plan) for plan in plans], target.model, lambda features: read_sums(step.measure(features)))
+    measure = lambda features: read_sums(step.measure(features))  # noqa: E731
+    return Probe([collate(plan) for plan in plans], target.model, measure, among_ranks)
 
 
-def build_replay(config: Config, planned: Planned, target: LoadedTarget, drafter: Drafter) -> Replay:
-    """The first `probe.prompts` held-out prompts; a prompt's bucket is that of its whole conversation."""
+def build_replay(
+    config: Config, planned: Planned, target: LoadedTarget, drafter: Drafter, among_ranks: ShareOut
+) -> Replay | None:
+    """The first `probe.prompts` held-out prompts, None for none; a prompt's bucket is that of its whole
+    conversation."""
+    if config.probe.prompts == 0:
+        return None
     held_out = read_split(config.data.folder, "prompts", None, TooLong.error)
     rows = held_out.rows[: config.probe.prompts]
     prompts = []
@@ -135,7 +164,7 @@ def build_replay(config: Config, planned: Planned, target: LoadedTarget, drafter
     def draft(features_TF: Tensor, tokens_L: Tensor, positions_A: Tensor) -> Tensor:
         return drafts_at(drafter, features_TF, tokens_L, positions_A, slots)
 
-    return Replay(prompts, target.model, greedy_decoding(config, target), draft, repeats_itself)
+    return Replay(prompts, target.model, greedy_decoding(config, target), draft, repeats_itself, among_ranks)
 
 
 def greedy_decoding(config: Config, target: LoadedTarget) -> DecodeConfig:
@@ -156,6 +185,16 @@ def restore(built: Built, folder: Path) -> None:
     state = read_state(folder)
     built.optimizer.load_state_dict(state["optimizer"])
     built.trained.load_state(state["trained"])
+
+
+def dealt_steps(config: Config, planned: Planned, built: Built, first_step: int, ranks: Ranks) -> Steps:
+    """What this rank trains, from the run's step `first_step` on."""
+    if ranks.n_ranks == 1:
+        return planned.steps(first_step)
+    shape, block_size = built.target.drafter_shape, config.drafter.block_size
+    taps = shape.target_layer_ids
+    costs = counted_costs(built.target.model.shape, taps[-1] + 1, shape.n_layers, len(taps), block_size)
+    return planned.rank_steps(first_step, Deal(config.align, ranks.rank, ranks.n_ranks, costs, block_size))
 
 
 def counters_of(folder: Path) -> tuple[Counters, int]:

@@ -65,11 +65,11 @@ def train(arguments: list[str]) -> int:
     jobs = compose_jobs(arguments)
     if not jobs:
         return DONE
-    from dflash_exp.experiment import run
+    from dflash_exp.rank import start
     from dflash_exp.stop import StopSignals
 
     with StopSignals() as stop:
-        return _in_turn(jobs, lambda job: run(job.config, job.overrides, stop), lambda: stop.requested is not None)
+        return _in_turn(jobs, lambda job: start(job.config, job.overrides, stop), lambda: stop.requested is not None)
 
 
 def plan(arguments: list[str]) -> int:

@@ -1,5 +1,10 @@
-"""Ranks: how many there are, and on which devices."""
+"""Topology: how many ranks there are, and which devices each has.
 
+In: the configured topology and what is there. Out: the devices of one rank. It changes how fast a run is, never what
+it computes beyond the order in which floats are added.
+"""
+
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -17,34 +22,79 @@ class Device(Enum):
 
 @dataclass(frozen=True)
 class Topology:
-    """Ranks and devices; it changes the speed of a run, never its plan."""
+    """Ranks and devices."""
 
+    name: str
+    """The option's own, for messages."""
     nodes: int
     ranks_per_node: int
     target_workers: int
-    """Per rank."""
+    """Target loops of a rank."""
     device: Device
+    target_devices: int
+    """Devices of a rank that hold the target alone, each a copy of it; 0: it shares the drafter's."""
+    timeout_s: float
+    """How long a rank waits for the others before it takes them for lost."""
 
     def __post_init__(self) -> None:
         counts = {"nodes": self.nodes, "ranks_per_node": self.ranks_per_node, "target_workers": self.target_workers}
         for name, count in counts.items():
             if count < 1:
                 raise ValueError(f"topology.{name} must be >= 1, got {count}; 1 is one of them")
+        if self.target_devices < 0 or (self.target_devices and self.target_workers % self.target_devices):
+            raise ValueError(
+                f"topology.target_workers must be a multiple of topology.target_devices, got {self.target_workers} "
+                f"and {self.target_devices}; each device serves as many workers, 0 is the drafter's own"
+            )
+        if self.target_devices and self.device is not Device.cuda:
+            raise ValueError(
+                f"topology.target_devices must be 0 without CUDA devices, got {self.target_devices} with "
+                f"device={self.device.value}; say topology.device=cuda"
+            )
+        if not self.timeout_s > 0:
+            raise ValueError(f"topology.timeout_s must be > 0, got {self.timeout_s}; 600 is usual")
+
+    @property
+    def n_ranks(self) -> int:
+        """Over all nodes."""
+        return self.nodes * self.ranks_per_node
 
 
-def choose_device(topology: Topology, *, overlapped: bool) -> torch.device:
-    """The device of this process's target and drafter; ValueError for what is not there or not built."""
-    for name, count in {"nodes": topology.nodes, "ranks_per_node": topology.ranks_per_node}.items():
-        if count != 1:
-            raise ValueError(f"topology.{name} must be 1, got {count}; one rank trains the whole plan")
+@dataclass(frozen=True)
+class RankDevices:
+    """Where the models of one rank are."""
+
+    drafter: torch.device
+    targets: Sequence[torch.device]
+    """Of each target loop."""
+
+
+def rank_devices(topology: Topology, rank: int) -> RankDevices:
+    """The devices of this rank. Raises ValueError for what is not there."""
+    found = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if topology.device is Device.cpu or (topology.device is Device.auto and found == 0):
+        return RankDevices(torch.device("cpu"), [torch.device("cpu")] * topology.target_workers)
+    needed = topology.ranks_per_node * (1 + topology.target_devices)
+    if found < needed:
+        raise ValueError(
+            f"topology {topology.name} needs {needed} CUDA {'device' if needed == 1 else 'devices'}, found {found}; "
+            "use topology=cpu, or topology=auto to take what is there"
+        )
+    first = rank % topology.ranks_per_node * (1 + topology.target_devices)
+    beside = [first + 1 + i for i in range(topology.target_devices)] or [first]
+    targets = [torch.device("cuda", beside[i % len(beside)]) for i in range(topology.target_workers)]
+    return RankDevices(torch.device("cuda", first), targets)
+
+
+def check_topology(topology: Topology, batches_per_step: int, *, overlapped: bool) -> None:
+    """ValueError for a topology that the rest of the configuration does not go with."""
     if topology.target_workers != 1 and not overlapped:
         raise ValueError(
             f"topology.target_workers must be 1 with pipeline=lockstep, got {topology.target_workers}; "
             "pipeline=overlapped takes more"
         )
-    found = torch.cuda.is_available()
-    if topology.device is Device.cuda and not found:
+    if batches_per_step < topology.n_ranks:
         raise ValueError(
-            "topology gpu1 needs 1 CUDA device, found 0; use topology=cpu, or topology=auto to take what is there"
+            f"batches_per_step must be >= the number of ranks, got {batches_per_step} for {topology.n_ranks}; "
+            f"say batches_per_step={topology.n_ranks}"
         )
-    return torch.device("cuda" if found and topology.device is not Device.cpu else "cpu")

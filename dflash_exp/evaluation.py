@@ -8,11 +8,14 @@ The rates include reading the prompt, on both sides: it is what a user waits for
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, astuple, dataclass, replace
+from typing import Any
 
 from torch import Tensor
 
 from dflash_exp.decode import DecodeConfig, Decoded, Drafting, Verifying, decode
+from dflash_exp.messages import ShareOut
+from dflash_exp.stop import Stopped
 
 LOOPING_BELOW = 0.5
 """A text loops when fewer than this share of its 3-grams are distinct."""
@@ -82,30 +85,54 @@ def _tokens_per_s(texts: Sequence[Decoded]) -> float | None:
     return sum(len(text.tokens) for text in texts) / seconds if seconds > 0 else None
 
 
+@dataclass(frozen=True)
+class Hosts:
+    """Who does the work, who watches, who may end it."""
+
+    clock: Callable[[], float]
+    progress: Callable[[int, int], None]
+    """Called with the prompts this rank has done, and those of all."""
+    asked_to_stop: Callable[[], bool]
+    share_out: ShareOut
+
+
 def decode_pairs(
     target: Verifying,
     start_drafting: Callable[[], Drafting],
     prompts: Sequence[Tensor],
     config: DecodeConfig,
-    clock: Callable[[], float],
-    progress: Callable[[int, int], None],
+    hosts: Hosts,
 ) -> list[DecodedPair]:
-    """Decode every prompt both ways; `progress(done, all)` after each.
+    """Decode every prompt both ways, each on one rank. Raises Stopped, on all ranks, where one is asked to stop.
 
     What only a first forward pays is paid before, and which way goes first alternates, so neither is favoured.
     """
     ways: list[Callable[[], Drafting | None]] = [lambda: None, start_drafting]
     warm_up = replace(config, max_new_tokens=min(WARM_UP_TOKENS, config.max_new_tokens))
     for start in ways if prompts else []:
-        decode(target, prompts[0], start(), warm_up, 0, clock)
-    pairs = []
-    for number, prompt_P in enumerate(prompts):
-        texts: dict[int, Decoded] = {}
+        decode(target, prompts[0], start(), warm_up, 0, hosts.clock)
+    n_done = 0
+
+    def decoded(number: int) -> list[list[Any]] | None:
+        nonlocal n_done
+        if hosts.asked_to_stop():
+            return None
+        texts: dict[int, list[Any]] = {}
         for way in (0, 1) if number % 2 == 0 else (1, 0):
-            texts[way] = decode(target, prompt_P, ways[way](), config, number, clock)
-        pairs.append(DecodedPair(plain=texts[0], speculative=texts[1]))
-        progress(number + 1, len(prompts))
-    return pairs
+            texts[way] = list(astuple(decode(target, prompts[number], ways[way](), config, number, hosts.clock)))
+        n_done += 1
+        hosts.progress(n_done, len(prompts))
+        return [texts[0], texts[1]]
+
+    told = hosts.share_out(len(prompts), decoded)
+    if None in told:
+        raise Stopped
+    return [DecodedPair(_text(plain), _text(speculative)) for plain, speculative in told]
+
+
+def _text(told: Sequence[Any]) -> Decoded:
+    tokens, emitted, accepted, seconds = told
+    return Decoded(tuple(tokens), tuple(emitted), tuple(accepted), seconds)
 
 
 def prompt_row(pair: DecodedPair) -> dict[str, float | int | bool]:
@@ -143,9 +170,8 @@ def evaluate(
     prompts: Sequence[Tensor],
     config: DecodeConfig,
     checkpoint: str,
-    clock: Callable[[], float],
-    progress: Callable[[int, int], None],
+    hosts: Hosts,
 ) -> dict[str, object]:
-    """Decode the prompts both ways and sum up: the content of evaluation.json."""
-    pairs = decode_pairs(target, start_drafting, prompts, config, clock, progress)
+    """Decode the prompts both ways and sum up: the content of evaluation.json. Raises Stopped."""
+    pairs = decode_pairs(target, start_drafting, prompts, config, hosts)
     return evaluation(pairs, start_drafting().block_size, config.temperature, checkpoint)

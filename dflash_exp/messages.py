@@ -9,15 +9,20 @@ plan can be made (and `dflash-exp plan` can answer) without importing it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+Exchange = Callable[[Any], list[Any]]
+"""Between steps: what every rank has to say, by rank, in words that JSON holds."""
+ShareOut = Callable[[int, Callable[[int], Any]], list[Any]]
+"""Between steps: does every item on one rank or another, and gives what came of all of them, in their order."""
 
 
 @dataclass(frozen=True)
@@ -159,6 +164,8 @@ class StepTiming:
     """From the end of the step before to the end of this one."""
     channels: Mapping[str, ChannelFill]
     """By name, at the step's end; empty where there are none."""
+    meeting_s: float
+    """Until all ranks had come and their gradients were added up; no part of the drafter's time."""
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ In: a configuration, the run directory, the plan's figures. Out: sinks, perhaps 
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from dflash_exp.config import Config, identity, plain, run_directory
 from dflash_exp.durable import write_folder
 from dflash_exp.plan.interleave import option_name
 from dflash_exp.run_directory import free_directory
-from dflash_exp.telemetry.mirror import RunLabels, Sink, WandbArtifacts
+from dflash_exp.telemetry.mirror import RunLabels, Sink
 from dflash_exp.telemetry.trackio_sink import open_trackio
 from dflash_exp.telemetry.wandb_sink import WandbSink, open_wandb
 
@@ -39,41 +40,50 @@ FIGURES = (
 """Fields of plan.json that runs are grouped and filtered by."""
 
 
+@dataclass(frozen=True)
 class Mirrors:
-    """All of them as one."""
+    """All of them as one, perhaps none."""
 
-    def __init__(self, config: Config, run_dir: Path, labels: RunLabels, say: Callable[[str], None]) -> None:
-        """Raises ValueError where trackio is asked for and not installed."""
-        self._trackio = open_trackio(config.telemetry.wandb.project, labels, say) if config.telemetry.trackio else None
-        self._config, self._run_dir = config, run_dir
-        self._wandb: WandbSink | None = open_wandb(config.telemetry.wandb, labels, run_dir, say)
+    wandb: WandbSink | None
+    trackio: Sink | None
 
     def sinks(self) -> list[Sink]:
         """Where records go."""
-        return [sink for sink in (self._wandb, self._trackio) if sink is not None]
+        return [sink for sink in (self.wandb, self.trackio) if sink is not None]
 
     def log_prompts(self, evaluation: Mapping[str, Any]) -> None:
         """The decoded prompts of evaluation.json, one by one."""
-        if self._wandb is not None:
-            self._wandb.log_prompts(evaluation["per_prompt"])
+        if self.wandb is not None:
+            self.wandb.log_prompts(evaluation["per_prompt"])
 
-    def log_plan(self, write: Callable[[Path], None]) -> None:
+    def log_plan(self, run_dir: Path, write: Callable[[Path], None]) -> None:
         """The first epoch's plan, its order and picture, which `write` leaves in an empty folder; where all is asked
         for."""
-        if self._wandb is not None and self._config.telemetry.wandb.artifacts is WandbArtifacts.all:
-            folder = free_directory(self._run_dir / "wandb" / "plan")
+        if self.wandb is not None and self.wandb.wants_all:
+            folder = free_directory(run_dir / "wandb" / "plan")
             folder.parent.mkdir(exist_ok=True)
             write_folder(folder, write)
-            self._wandb.log_plan(sorted(folder.iterdir()))
+            self.wandb.log_plan(sorted(folder.iterdir()))
 
     def close(self, status: str, drafter: Path | None, error: str | None) -> None:
         """No record comes after this; the drafter is uploaded, a failure told."""
-        if self._wandb is not None:
+        if self.wandb is not None:
             if status == "stopped":
-                self._wandb.mark_preempting()
+                self.wandb.mark_preempting()
             if status == "failed":
-                self._wandb.alert("run failed", error or "no error was kept")
+                self.wandb.alert("run failed", error or "no error was kept")
             if drafter is not None:
-                self._wandb.log_drafter(drafter)
+                self.wandb.log_drafter(drafter)
         for sink in self.sinks():
             sink.close(status)
+
+
+NO_MIRRORS = Mirrors(None, None)
+"""Of a rank that is not the first."""
+
+
+def open_mirrors(config: Config, run_dir: Path, labels: RunLabels, say: Callable[[str], None]) -> Mirrors:
+    """Those that the configuration asks for. Raises ValueError where trackio is asked for and not installed."""
+    telemetry = config.telemetry
+    trackio = open_trackio(telemetry.wandb.project, labels, say) if telemetry.trackio else None
+    return Mirrors(open_wandb(telemetry.wandb, labels, run_dir, say), trackio)

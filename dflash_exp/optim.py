@@ -117,10 +117,6 @@ class Optimizer:
         for part, _ in self._parts:
             part.step()
 
-    def zero_grad(self) -> None:
-        for part, _ in self._parts:
-            part.zero_grad(set_to_none=False)
-
     def state_dict(self) -> dict[str, object]:
         return {str(i): part.state_dict() for i, (part, _) in enumerate(self._parts)}
 

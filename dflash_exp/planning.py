@@ -17,13 +17,33 @@ from dflash_exp.durable import write_folder
 from dflash_exp.messages import BatchPlan
 from dflash_exp.optim import lr_scale
 from dflash_exp.pipeline.drafter_train import StepSetting
+from dflash_exp.plan.align import Align
+from dflash_exp.plan.cost import StageCosts, batch_costs, slower_stage
 from dflash_exp.plan.diagnosis import diagnose, diagnose_order
-from dflash_exp.plan.epoch import Planner, PlanSettings, draw_order
+from dflash_exp.plan.epoch import EpochPlan, Planner, PlanSettings, draw_order
 from dflash_exp.plan.run_length import EpochSteps, RunLength, resolve_length
 from dflash_exp.plan.sequences import Sequences
 from dflash_exp.run_directory import free_directory, write_json
 from dflash_exp.suggest import ConfigError
 from dflash_exp.summary import print_plan
+
+
+@dataclass(frozen=True)
+class Deal:
+    """How each step's batches are dealt to ranks, and which of them this is."""
+
+    align: Align
+    rank: int
+    n_ranks: int
+    costs: StageCosts
+    block_size: int
+
+    def cost(self, epoch: EpochPlan) -> np.ndarray:
+        """Each batch's in the slower stage, float64 [N] in the order of training."""
+        sequences = epoch.sequences
+        assert sequences.anchors is not None, "a plan of data counts anchors"
+        target, drafter = batch_costs(epoch.batches, sequences.lengths, sequences.anchors, self.block_size, self.costs)
+        return slower_stage(target, drafter)[epoch.drawn]
 
 
 @dataclass(frozen=True)
@@ -42,6 +62,20 @@ class Planned:
             if first < part.n_steps:
                 epoch = self.planner.epoch(part.epoch)
                 yield from (epoch.step(step) for step in range(first, part.n_steps))
+            first = max(0, first - part.n_steps)
+
+    def rank_steps(self, first: int, deal: Deal) -> Iterator[tuple[BatchPlan, ...]]:
+        """What one rank trains of every optimizer step from the run's step `first` on; perhaps nothing of some."""
+        for part in self.epochs:
+            if first < part.n_steps:
+                epoch = self.planner.epoch(part.epoch)
+                cost_N = deal.cost(epoch)
+                for step in range(first, part.n_steps):
+                    batches = epoch.step(step)
+                    begin = batches[0].number
+                    numbers = range(begin, begin + len(batches))
+                    own = deal.align.deal(numbers, deal.n_ranks, cost_N[begin : begin + len(batches)])[deal.rank]
+                    yield tuple(batches[number - begin] for number in own)
             first = max(0, first - part.n_steps)
 
     def epochs_begun(self, n_steps: int) -> int:

@@ -5,14 +5,15 @@ last edge counts in the last bucket). The target's features are computed once an
 """
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from dataclasses import astuple
 
 import numpy as np
 import torch
 
 from dflash_exp.data.store import Conversations
 from dflash_exp.kept import KeptFeatures
-from dflash_exp.messages import BatchPlan, LossSums, TargetFeatures, TokenBatch, total_by_bucket
+from dflash_exp.messages import BatchPlan, LossSums, ShareOut, TargetFeatures, TokenBatch, total_by_bucket
 from dflash_exp.plan.batches import Batching, compose
 from dflash_exp.plan.buckets import assign_held_out
 from dflash_exp.plan.seeds import named_rng
@@ -39,17 +40,19 @@ class Probe:
 
     def __init__(
         self, batches: list[TokenBatch], target: Callable[[TokenBatch], TargetFeatures],
-        measure: Callable[[TargetFeatures], LossSums],
+        measure: Callable[[TargetFeatures], LossSums], share_out: ShareOut,
     ) -> None:  # fmt: skip
         self._batches = batches
+        self._share_out = share_out
         self._target = target
         self._measure = measure
         self._kept = KeptFeatures()
 
     def __call__(self) -> dict[int, LossSums]:
-        """Sums by bucket."""
-        measured = ((features.batch.plan.bucket, self._measure(features)) for features in self._features())
-        return total_by_bucket(measured)
+        """Sums by bucket; every rank measures its share, and all know all."""
+        measured = self._share_out(len(self._batches), lambda i: list(astuple(self._measured(i))))
+        buckets = (batch.plan.bucket for batch in self._batches)
+        return total_by_bucket((bucket, LossSums(*sums)) for bucket, sums in zip(buckets, measured, strict=True))
 
     def sha256(self) -> str:
         """Of the sequences and anchors that are measured."""
@@ -59,6 +62,7 @@ class Probe:
                 digest.update(values.numpy().astype("<i8").tobytes())
         return digest.hexdigest()
 
-    def _features(self) -> Iterator[TargetFeatures]:
-        for i, batch in enumerate(self._batches):
-            yield TargetFeatures(batch, self._kept.get(i, lambda batch=batch: self._target(batch).features_PF))
+    def _measured(self, i: int) -> LossSums:
+        batch = self._batches[i]
+        features_PF = self._kept.get(i, lambda: self._target(batch).features_PF)
+        return self._measure(TargetFeatures(batch, features_PF))

@@ -12,8 +12,7 @@ its features come from forwards over many tokens at once, decoding's from forwar
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import astuple, dataclass
 from typing import Protocol
 
 import torch
@@ -21,6 +20,7 @@ from torch import Tensor
 
 from dflash_exp.decode import DecodeConfig, Verifying, common_prefix, decode
 from dflash_exp.kept import KeptFeatures
+from dflash_exp.messages import ShareOut
 
 Steps = tuple[int, ...]
 """A number for each verify step."""
@@ -71,7 +71,7 @@ class Replay:
 
     def __init__(
         self, prompts: Sequence[ReplayPrompt], target: ReplayTarget, decoding: DecodeConfig, draft: Draft,
-        loops: Callable[[Sequence[int]], bool],
+        loops: Callable[[Sequence[int]], bool], share_out: ShareOut,
     ) -> None:  # fmt: skip
         """`loops` says of a path whether it repeats itself. Raises ValueError at a temperature other than 0."""
         if decoding.temperature != 0:
@@ -79,19 +79,24 @@ class Replay:
                 f"replay needs temperature 0, got {decoding.temperature}; a sampled text is measured by decoding it"
             )
         self._prompts, self._target, self._decoding = prompts, target, decoding
-        self._draft, self._loops = draft, loops
+        self._draft, self._loops, self._share_out = draft, loops, share_out
+        self._paths: dict[int, tuple[int, ...]] = {}
         self._kept = KeptFeatures()
 
-    @cached_property
-    def paths(self) -> list[tuple[int, ...]]:
-        """The target's greedy continuation of each prompt; made when first asked for."""
-        return [greedy_path(self._target, p.tokens_P, p.guess, self._decoding) for p in self._prompts]
+    def path(self, i: int) -> tuple[int, ...]:
+        """The target's greedy continuation of prompt `i`; made when first asked for."""
+        if i not in self._paths:
+            prompt = self._prompts[i]
+            self._paths[i] = greedy_path(self._target, prompt.tokens_P, prompt.guess, self._decoding)
+        return self._paths[i]
 
     def __call__(self) -> list[Replayed]:
-        """Every prompt with the drafter as it is now."""
-        return [self._replayed(i, prompt, self.paths[i]) for i, prompt in enumerate(self._prompts)]
+        """Every prompt with the drafter as it is now; every rank replays its share, and all know all."""
+        told = self._share_out(len(self._prompts), lambda i: list(astuple(self._replayed(i))))
+        return [Replayed(bucket, loops, tuple(emitted), tuple(accepted)) for bucket, loops, emitted, accepted in told]
 
-    def _replayed(self, i: int, prompt: ReplayPrompt, path: tuple[int, ...]) -> Replayed:
+    def _replayed(self, i: int) -> Replayed:
+        prompt, path = self._prompts[i], self.path(i)
         drafts: list[list[int]] = []
         if len(path) > 1:
             n_prompt, text_L = len(prompt.tokens_P), torch.cat([prompt.tokens_P, torch.tensor(path)])

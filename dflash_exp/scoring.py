@@ -6,6 +6,7 @@ In: a loaded target, a drafter, prompts from the store or from a JSONL file. Out
 import json
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -21,9 +22,12 @@ from dflash_exp.decode import DecodeConfig
 from dflash_exp.drafter.model import Drafter
 from dflash_exp.drafter.session import DraftSession
 from dflash_exp.drafter.shape import DrafterShape
+from dflash_exp.evaluation import Hosts
 from dflash_exp.evaluation import evaluate as decode_both_ways
 from dflash_exp.export import find_drafter, load_weights, read_shape
+from dflash_exp.messages import ShareOut
 from dflash_exp.models import LoadedTarget, load
+from dflash_exp.ranks import Alone, share_out
 from dflash_exp.run_directory import free_file, write_json
 from dflash_exp.suggest import ConfigError
 from dflash_exp.summary import print_evaluation
@@ -48,7 +52,9 @@ def evaluate(path: Path, config: Config | None, options: EvaluateOptions) -> int
         prompts = _prompts(config, options, target)
     except ValueError as error:
         raise ConfigError(str(error)) from error
-    evaluation = score(target, drafter, prompts, decoding, folder.name, console, lambda: None)
+    evaluation = score(
+        target, drafter, prompts, decoding, folder.name, console, lambda: False, partial(share_out, Alone())
+    )
     print_evaluation(console, evaluation)
     out = free_file(path / "evaluation.json")
     write_json(out, evaluation)
@@ -63,18 +69,19 @@ def score(
     decoding: DecodeConfig,
     checkpoint: str,
     console: Console,
-    after_prompt: Callable[[], None],
+    asked_to_stop: Callable[[], bool],
+    among_ranks: ShareOut,
 ) -> dict[str, object]:
-    """Decode every prompt plainly and speculatively; `after_prompt` may raise to stop."""
+    """Decode every prompt plainly and speculatively. Raises Stopped."""
     with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task("decode", total=len(prompts))
 
         def show(done: int, _: int) -> None:
             bar.update(task, completed=done)
-            after_prompt()
 
         sessions = lambda: DraftSession(drafter)  # noqa: E731
-        return decode_both_ways(target.model, sessions, prompts, decoding, checkpoint, time.perf_counter, show)
+        hosts = Hosts(time.perf_counter, show, asked_to_stop, among_ranks)
+        return decode_both_ways(target.model, sessions, prompts, decoding, checkpoint, hosts)
 
 
 def store_prompts(data: EmbeddedData | StoreData, limit: int | None) -> list[Tensor]:

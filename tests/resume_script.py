@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from dflash_exp import between_steps, checkpoint, durable, experiment
+from dflash_exp import between_steps, checkpoint, durable, session
 from dflash_exp.compose import compose
 from dflash_exp.experiment import run
 from dflash_exp.stop import StopSignals
@@ -40,7 +40,7 @@ def main(place: str, times: int, overrides: list[str]) -> int:
     elif place == "in a sync":
         durable._sync = followed(times, durable._sync)
     elif place == "while it loads":
-        experiment.build = followed(times, experiment.build, signal.SIGUSR2)
+        session.build = followed(times, session.build, signal.SIGUSR2)
     elif place.startswith("SIG"):
         between_steps.step_metrics = followed(times, plain_step, signal.Signals[place])
     with StopSignals() as stop:

@@ -9,7 +9,7 @@ from dflash_exp.messages import LossSums, StageTime, StepRecord, StepResult, Ste
 from dflash_exp.telemetry.metrics import Metrics
 
 NONE = StageTime(0.0, 0.0)
-TIMING = StepTiming(NONE, NONE, NONE, 1.0, {})
+TIMING = StepTiming(NONE, NONE, NONE, 1.0, {}, 0.0)
 
 
 def result(skipped: bool = False) -> StepResult:

@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import pytest
@@ -20,6 +21,7 @@ from dflash_exp.optim import AdamW, Optimizer, Schedule, build_optimizer
 from dflash_exp.pipeline.drafter_train import read_sums
 from dflash_exp.plan.batches import TokenBudget
 from dflash_exp.probe import Probe, probe_batches
+from dflash_exp.ranks import Alone, share_out
 
 EDGES, BUDGET = np.array([8, 14]), TokenBudget(40, 0, None, frozen=True)
 SHAPE = DrafterShape(
@@ -58,6 +60,9 @@ class FakeTarget:
         self.calls += 1
         tokens_P = torch.cat([row[:n] for row, n in zip(batch.tokens_BT, batch.lengths_B.tolist(), strict=True)])
         return TargetFeatures(batch, torch.sin(tokens_P[:, None] + torch.arange(8.0)))
+
+
+ALL_HERE = partial(share_out, Alone())
 
 
 def a_step() -> tuple[DrafterStep, Optimizer]:
@@ -104,7 +109,7 @@ def test_batches_keep_the_budget_and_the_training_buckets_and_what_is_longer_is_
 def test_the_same_blocks_are_measured_each_time_and_the_target_is_asked_once() -> None:
     step, _ = a_step()
     target = FakeTarget()
-    probe = Probe(batches_of(), target, lambda features: read_sums(step.measure(features)))
+    probe = Probe(batches_of(), target, lambda features: read_sums(step.measure(features)), ALL_HERE)
     first, again = probe(), probe()
     assert first == again and set(first) == {0, 1}
     assert target.calls == len(batches_of())
@@ -112,17 +117,17 @@ def test_the_same_blocks_are_measured_each_time_and_the_target_is_asked_once() -
 
 def test_features_that_do_not_fit_are_made_anew_with_the_same_result(monkeypatch: pytest.MonkeyPatch) -> None:
     step, _ = a_step()
-    kept = Probe(batches_of(), FakeTarget(), lambda features: read_sums(step.measure(features)))()
+    kept = Probe(batches_of(), FakeTarget(), lambda features: read_sums(step.measure(features)), ALL_HERE)()
     monkeypatch.setattr(kept_module, "KEPT_BYTES", 1000)
     target = FakeTarget()
-    probe = Probe(batches_of(), target, lambda features: read_sums(step.measure(features)))
+    probe = Probe(batches_of(), target, lambda features: read_sums(step.measure(features)), ALL_HERE)
     assert probe() == probe() == kept
     assert len(batches_of()) < target.calls < 2 * len(batches_of()) + 1
 
 
 def test_sums_are_added_up_by_bucket() -> None:
     batches = batches_of()
-    by_bucket = Probe(batches, FakeTarget(), count_anchors)()
+    by_bucket = Probe(batches, FakeTarget(), count_anchors, ALL_HERE)()
     for bucket in (0, 1):
         inside = [batch for batch in batches if batch.plan.bucket == bucket]
         assert by_bucket[bucket].anchors == sum(len(batch.anchor_row_A) for batch in inside)
@@ -147,7 +152,7 @@ def trained(n_steps: int, between: Callable[[DrafterStep], object]) -> list[torc
 
 def test_training_does_not_notice_a_probe() -> None:
     def probed(step: DrafterStep) -> object:
-        return Probe(batches_of(), FakeTarget(), lambda features: read_sums(step.measure(features)))()
+        return Probe(batches_of(), FakeTarget(), lambda features: read_sums(step.measure(features)), ALL_HERE)()
 
     for one, other in zip(trained(3, probed), trained(3, lambda _: None), strict=True):
         assert torch.equal(one, other)
@@ -156,7 +161,7 @@ def test_training_does_not_notice_a_probe() -> None:
 def test_a_probe_draws_no_random_number() -> None:
     step, _ = a_step()
     before = torch.get_rng_state(), random.getstate(), np.random.get_state(legacy=False)
-    Probe(batches_of(), FakeTarget(), lambda features: read_sums(step.measure(features)))()
+    Probe(batches_of(), FakeTarget(), lambda features: read_sums(step.measure(features)), ALL_HERE)()
     assert torch.equal(torch.get_rng_state(), before[0])
     assert random.getstate() == before[1]
     assert repr(np.random.get_state(legacy=False)) == repr(before[2])
@@ -164,7 +169,7 @@ def test_a_probe_draws_no_random_number() -> None:
 
 def test_the_hash_is_of_sequences_and_anchors() -> None:
     def sha256(batches: list[TokenBatch]) -> str:
-        return Probe(batches, FakeTarget(), count_anchors).sha256()
+        return Probe(batches, FakeTarget(), count_anchors, ALL_HERE).sha256()
 
     assert sha256(batches_of()) == sha256(batches_of())
     assert len({sha256(batches_of()), sha256(batches_of(seed=1)), sha256(batches_of(n_sequences=8))}) == 3

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
+from typing import Protocol
 
 import torch
 import torch.nn.functional as F
@@ -71,11 +72,17 @@ def slot_weights(supervised_AS: Tensor, gamma: float) -> Tensor:
     return supervised_AS * torch.from_numpy(slot_decay(supervised_AS.shape[1] + 1, gamma))
 
 
-def denominator(reduction: Reduction, batches: Sequence[BatchSums], epoch_weight_per_step: float) -> float:
-    """What a step's accumulated gradient is divided by, for the batches of one rank.
+class Weighted(Protocol):
+    """Sums that know their weight."""
 
-    `step` and `batch`: add the ranks' values up. `epoch`: the constant handed in, whatever the step holds.
-    Under `batch` a batch without weight is no batch.
+    @property
+    def weight(self) -> float: ...
+
+
+def denominator(reduction: Reduction, batches: Sequence[Weighted], epoch_weight_per_step: float) -> float:
+    """What a step's accumulated gradient is divided by, for all its batches, over all ranks.
+
+    `epoch`: the constant handed in, whatever the step holds. Under `batch` a batch without weight is no batch.
     """
     if reduction is Reduction.epoch:
         return epoch_weight_per_step

@@ -2,7 +2,8 @@
 
 In: features, batch by batch. Out: the sums of each batch and the step's gradient norm. The context's keys and values
 are made once a batch; the blocks go through in passes of `drafter.slots_per_pass` slots, each forward and backward, so
-memory is bounded whatever the bucket. Between `accumulate` and `finish` gradients are plain sums: add ranks up there.
+memory is bounded whatever the bucket. Between `accumulate` and `finish` gradients are plain sums, all of them in
+`DrafterStep.sums`: add ranks up there.
 """
 
 # A anchors, P packed tokens, F features
@@ -15,8 +16,9 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
+from dflash_exp.drafter.gradient import FlatGradient
 from dflash_exp.drafter.layout import Anchors, locate_anchors
 from dflash_exp.drafter.loss import BatchSums, LossConfig, Reduction, block_sums, slot_weights
 from dflash_exp.drafter.model import Context, Drafter
@@ -27,7 +29,6 @@ class StepOptimizer(Protocol):
     """What the step asks of an optimizer; the learning rate is the caller's to set."""
 
     def step(self) -> object: ...
-    def zero_grad(self) -> object: ...
 
 
 @dataclass(frozen=True)
@@ -41,13 +42,16 @@ class DrafterStep:
     """Accumulates the gradient of weighted sums over batches and turns it into one update."""
 
     def __init__(
-        self, drafter: Drafter, loss: LossConfig, optimizer: StepOptimizer, slots_per_pass: int, max_grad_norm: float
-    ) -> None:
+        self, drafter: Drafter, loss: LossConfig, optimizer: StepOptimizer, slots_per_pass: int, max_grad_norm: float,
+        n_behind: int = 0,
+    ) -> None:  # fmt: skip
+        """`n_behind`: numbers that ranks add up along with the gradient, see `FlatGradient`."""
         if not max_grad_norm > 0:
             raise ValueError(f"optim.max_grad_norm must be > 0, got {max_grad_norm}; use 1.0, or inf for no clip")
         self.drafter, self.loss, self.optimizer = drafter, loss, optimizer
         self.anchors_per_pass = max(1, slots_per_pass // drafter.shape.block_size)
         self.max_grad_norm = max_grad_norm
+        self.sums = FlatGradient(drafter.parameters(), n_behind)
 
     def accumulate(self, features: TargetFeatures) -> BatchSums:
         """Add a batch's gradient: of its weighted sum (`epoch`, `step`) or of its weighted mean (`batch`)."""
@@ -80,25 +84,23 @@ class DrafterStep:
         A step without any weight (denominator 0) has a gradient of zeros, and is divided by 1.
         Raises FloatingPointError, before any update, when the norm is not finite.
         """
-        gradients = [_gradient_or_zeros(p) for p in self.drafter.parameters()]
-        for gradient in gradients:
-            gradient.div_(denominator if denominator > 0 else 1.0)
-        norm = float(torch.nn.utils.get_total_norm(gradients))
+        self.sums.gradient.div_(denominator if denominator > 0 else 1.0)
+        norm = float(self.sums.norm())
         if not math.isfinite(norm):
             raise FloatingPointError(
                 f"the gradient must be finite, its norm is {norm}; parameters are as before this step:"
                 " lower optim.lr or look at the batch's features"
             )
         clipped = norm > self.max_grad_norm
-        for gradient in gradients if clipped else []:
-            gradient.mul_(self.max_grad_norm / norm)
+        if clipped:
+            self.sums.gradient.mul_(self.max_grad_norm / norm)
         self.optimizer.step()
         self.discard()
         return StepOutcome(grad_norm=norm, clipped=clipped)
 
     def discard(self) -> None:
         """Forget the gradient."""
-        self.optimizer.zero_grad()
+        self.sums.clear()
 
     def _context(self, features: TargetFeatures, anchors: Anchors) -> Context:
         rows_BT = anchors.context_rows_BT.to(features.features_PF.device, non_blocking=True)
@@ -116,13 +118,6 @@ class DrafterStep:
             hidden_ASH = self.drafter(context, blocks)
             labels_AS, supervised_AS = anchors.label_AS[first:last], anchors.supervised_AS[first:last]
             yield block_sums(hidden_ASH, self.drafter.head_VH, labels_AS, supervised_AS, self.loss.gamma)
-
-
-def _gradient_or_zeros(parameter: nn.Parameter) -> Tensor:
-    """A parameter that no batch of the step reached moves by its momentum, in a run's first step as in any other."""
-    if parameter.grad is None:
-        parameter.grad = torch.zeros_like(parameter)
-    return parameter.grad
 
 
 def _gradient(leaf: Tensor) -> Tensor:

@@ -89,7 +89,7 @@ def train_language_model(
             loss.backward()
             torch.nn.utils.clip_grad_norm_(model.parameters(), training.optim.max_grad_norm)
             optimizer.step()
-            optimizer.zero_grad()
+            model.zero_grad(set_to_none=False)
             recent.append(loss.detach())
             step, tokens = step + 1, tokens + sum(len(s) for s in batch)
             if time.monotonic() - reported > training.report_every_s or share >= 1:

@@ -1,7 +1,7 @@
 """The drafter stage of the line: gradients add up over a step's batches, then one update; and the loop around it.
 
-In: features in plan order. Out: a `StepResult` a step. The learning rate and the loss's denominator come from a
-schedule that is known before the run begins: one `StepSetting` for each optimizer step.
+In: features in plan order. Out: a `StepResult` a step, the same on every rank. The learning rate and the loss's
+denominator come from a schedule that is known before the run begins: one `StepSetting` for each optimizer step.
 """
 
 import math
@@ -26,6 +26,7 @@ from dflash_exp.messages import (
     total_by_bucket,
 )
 from dflash_exp.pipeline.channel import Channel, EndOfChannel
+from dflash_exp.pipeline.meeting import Meeting, OwnBatch, Told, checksum_of
 from dflash_exp.pipeline.stages import AfterStep, DrafterStage, Forwarded, named, use_threads
 from dflash_exp.pipeline.watch import Doing, Watch
 
@@ -44,6 +45,12 @@ class StepSetting:
     """Batches of a full step."""
 
 
+PlannedStep = tuple[StepSetting, tuple[BatchPlan, ...]]
+"""A whole step: its batches on all ranks."""
+CHECKSUM_EVERY = 100
+"""Steps between two comparisons of the ranks' parameters."""
+
+
 class Scheduled(Protocol):
     """An optimizer whose rate follows the share of the run."""
 
@@ -52,60 +59,86 @@ class Scheduled(Protocol):
 
 @dataclass(frozen=True)
 class Reports:
-    """Whom the trainer tells."""
+    """Whom the trainer tells, and asks."""
 
     trained: Callable[[TokenBatch], None]
-    """Of every batch that was trained."""
+    """Of every batch that was trained here."""
     skipped: Callable[[str], None]
     """Of every step that was skipped, in a line."""
+    asked_to_stop: Callable[[], bool]
+    """Whether this rank was."""
 
 
 class DrafterTrainer:
-    """Accumulates a step's batches and finishes it."""
+    """Accumulates a step's batches, meets the other ranks, and finishes it."""
 
     def __init__(
         self,
         step: DrafterStep,
         optimizer: Scheduled,
-        settings: Iterator[StepSetting],
+        planned: Iterator[PlannedStep],
+        meeting: Meeting,
         non_finite: NonFinite,
         reports: Reports,
     ) -> None:
+        """`planned`: every step from here on, whole, whichever rank trains its batches."""
         self._step = step
         self._optimizer = optimizer
-        self._settings = settings
+        self._planned = planned
+        self._meeting = meeting
         self._non_finite = non_finite
         self._reports = reports
         self._done: list[tuple[TokenBatch, BatchSums]] = []
+        self._met: tuple[PlannedStep, Told] | None = None
+        self._n_steps = 0
+
+    @property
+    def stop_agreed(self) -> bool:
+        """Whether, at the last meeting, some rank was asked to stop."""
+        return self._met is not None and self._met[1].stop
 
     def accumulate(self, features: TargetFeatures) -> None:
         """Forward and backward of one batch."""
         self._done.append((features.batch, self._step.accumulate(features)))
         self._reports.trained(features.batch)
 
+    def meet(self) -> None:
+        """Add up gradients and sums over the ranks."""
+        setting, plans = next(self._planned)
+        first = plans[0].number
+        own = {
+            batch.plan.number - first: OwnBatch(sums, int(batch.lengths_B.sum()), batch.tokens_BT.numel())
+            for batch, sums in self._done
+        }
+        due = self._n_steps % CHECKSUM_EVERY == 0
+        checksum = checksum_of(self._step.drafter.parameters()) if due else None
+        told = self._meeting.hold(own, len(plans), self._reports.asked_to_stop(), checksum)
+        self._done, self._met = [], ((setting, plans), told)
+        self._n_steps += 1
+
     def finish(self) -> StepResult:
         """Divide, clip, update. With `guard.non_finite=stop` raises FloatingPointError, naming the batches, when the
         gradient is not finite."""
-        setting = next(self._settings)
+        assert self._met is not None, "ranks meet before a step is finished"
+        (setting, plans), reported = self._met[0], self._met[1].batches
         lr = self._optimizer.set_share(setting.share)
-        done, self._done = self._done, []
-        outcome = self._update([sums for _, sums in done], setting, [batch.plan for batch, _ in done])
-        by_bucket = total_by_bucket((batch.plan.bucket, read_sums(sums)) for batch, sums in done)
-        batches = [batch for batch, _ in done]
+        sums = [report.sums for report in reported]
+        outcome = self._update(denominator(self._step.loss.reduction, sums, setting.epoch_weight_per_step), plans)
+        by_bucket = total_by_bucket((plan.bucket, one) for plan, one in zip(plans, sums, strict=True))
         return StepResult(
-            epoch=batches[0].plan.epoch, sums=total(by_bucket.values()), by_bucket=dict(sorted(by_bucket.items())),
-            buckets=[batch.plan.bucket for batch in batches],
-            tokens=sum(int(batch.lengths_B.sum()) for batch in batches),
-            padded_tokens=sum(batch.tokens_BT.numel() for batch in batches),
-            short_step=len(batches) < setting.n_batches, lr=lr,
+            epoch=plans[0].epoch, sums=total(by_bucket.values()), by_bucket=dict(sorted(by_bucket.items())),
+            buckets=[plan.bucket for plan in plans],
+            tokens=sum(report.tokens for report in reported),
+            padded_tokens=sum(report.padded_tokens for report in reported),
+            short_step=len(plans) < setting.n_batches, lr=lr,
             grad_norm=math.nan if outcome is None else outcome.grad_norm,
             clipped=outcome is not None and outcome.clipped, skipped=outcome is None,
         )  # fmt: skip
 
-    def _update(self, sums: list[BatchSums], setting: StepSetting, plans: list[BatchPlan]) -> StepOutcome | None:
+    def _update(self, denominator: float, plans: tuple[BatchPlan, ...]) -> StepOutcome | None:
         """None where the step was skipped."""
         try:
-            return self._step.finish(denominator(self._step.loss.reduction, sums, setting.epoch_weight_per_step))
+            return self._step.finish(denominator)
         except FloatingPointError as error:
             named = "; ".join(f"bucket {p.bucket} index {p.index} rows {p.sequence_rows.tolist()}" for p in plans)
             where = f"{error} (epoch {plans[0].epoch}, step {plans[0].step}: {named})"
@@ -150,14 +183,16 @@ class DrafterTrainLoop:
                 number, item = self._features.take()
             except EndOfChannel:
                 return
-            self._train(item)
+            if item.features is not None:
+                self._train(item.features)
             prefetch, target, ends_step = prefetch + item.prefetch, target + item.target, item.ends_step
             del item  # credit goes back when the memory does
             self._features.release(number)
             if ends_step:
                 result = self._finish()
                 step_s = time.perf_counter() - before_s
-                timing = StepTiming(prefetch, target, self.watch.lap(), step_s, self._fill())
+                meeting_s = self.watch.spent_s(Doing.meeting)
+                timing = StepTiming(prefetch, target, self.watch.lap(), step_s, self._fill(), meeting_s)
                 if not self._after_step(result, timing):
                     self._features.close()
                     return
@@ -166,13 +201,15 @@ class DrafterTrainLoop:
                 prefetch = target = NO_TIME
             self.watch.turn(Doing.waiting)
 
-    def _train(self, item: Forwarded) -> None:
+    def _train(self, features: TargetFeatures) -> None:
         self.watch.turn(Doing.busy)
-        batch = item.features.batch
+        batch = features.batch
         with named("drafter", batch.plan, tuple(batch.tokens_BT.shape)):
-            self._stage.accumulate(item.features)
+            self._stage.accumulate(features)
 
     def _finish(self) -> StepResult:
+        self.watch.turn(Doing.meeting)
+        self._stage.meet()
         self.watch.turn(Doing.busy)
         return self._stage.finish()
 

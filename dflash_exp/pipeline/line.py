@@ -57,7 +57,7 @@ def run_lockstep(steps: Steps, stages: Stages, threads: Threads, after_step: Aft
     try:
         for step in steps:
             started_s = time.perf_counter()
-            busy_s = {"prefetch": 0.0, "target": 0.0, "drafter": 0.0}
+            busy_s = {"prefetch": 0.0, "target": 0.0, "drafter": 0.0, "meeting": 0.0}
             for plan in step:
                 with _timed(busy_s, "prefetch"), named("prefetch", plan):
                     batch = stages.prefetch(plan)
@@ -68,10 +68,14 @@ def run_lockstep(steps: Steps, stages: Stages, threads: Threads, after_step: Aft
                 torch.set_num_threads(threads.drafter or default)
                 with _timed(busy_s, "drafter"), named("drafter", plan, shape):
                     stages.drafter.accumulate(features)
+            torch.set_num_threads(threads.drafter or default)
+            with _timed(busy_s, "meeting"):
+                stages.drafter.meet()
             with _timed(busy_s, "drafter"):
                 result = stages.drafter.finish()
             spent = (StageTime(busy_s[name], 0.0) for name in ("prefetch", "target", "drafter"))
-            if not after_step(result, StepTiming(*spent, step_s=time.perf_counter() - started_s, channels={})):
+            step_s = time.perf_counter() - started_s
+            if not after_step(result, StepTiming(*spent, step_s=step_s, channels={}, meeting_s=busy_s["meeting"])):
                 return
     finally:  # a sweep's next run must not inherit the threads of one that failed
         torch.set_num_threads(default)

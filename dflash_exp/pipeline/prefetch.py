@@ -9,7 +9,8 @@ from dflash_exp.pipeline.watch import Doing, Watch
 
 
 class BatchPrefetcher:
-    """Collates the plan's batches in order; an item's number is its place in this run of the line."""
+    """Collates the plan's batches in order; an item's number is its place in this run of the line. A step of which this
+    rank trains nothing is an item, too: its end has to reach the drafter."""
 
     def __init__(
         self, steps: Iterable[tuple[BatchPlan, ...]], stages: Stages, out: Channel[Prefetched], watch: Watch
@@ -25,17 +26,20 @@ class BatchPrefetcher:
         self.watch.turn(Doing.busy)
         try:
             for step in self._steps:
-                for place, plan in enumerate(step):
-                    self._send(number, plan, ends_step=place == len(step) - 1)
+                for place, plan in enumerate(step or (None,)):
+                    self._send(number, plan, ends_step=place >= len(step) - 1)
                     number += 1
             self._out.finish(number)
         except ChannelClosed:
             pass
 
-    def _send(self, number: int, plan: BatchPlan, ends_step: bool) -> None:
-        with named("prefetch", plan):
-            batch = self._stages.prefetch(plan)
+    def _send(self, number: int, plan: BatchPlan | None, ends_step: bool) -> None:
+        batch, n_bytes = None, 0
+        if plan is not None:
+            with named("prefetch", plan):
+                batch = self._stages.prefetch(plan)
+            n_bytes = self._stages.batch_bytes(batch)
         self.watch.turn(Doing.waiting)
-        self._out.reserve(number, self._stages.batch_bytes(batch))
+        self._out.reserve(number, n_bytes)
         self.watch.turn(Doing.busy)
         self._out.put(number, Prefetched(batch, ends_step, self.watch.lap()))

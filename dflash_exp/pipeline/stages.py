@@ -27,9 +27,10 @@ class Threads:
 
 
 class DrafterStage(Protocol):
-    """The last stage: takes the batches of a step one by one, then updates the drafter."""
+    """The last stage: takes the batches of a step one by one, meets the other ranks, then updates the drafter."""
 
     def accumulate(self, features: TargetFeatures) -> None: ...
+    def meet(self) -> None: ...
     def finish(self) -> StepResult: ...
 
 
@@ -54,7 +55,8 @@ AfterStep = Callable[[StepResult, StepTiming], bool]
 class Prefetched:
     """From the prefetcher to the target."""
 
-    batch: TokenBatch
+    batch: TokenBatch | None
+    """None: this rank has no batch of the step."""
     ends_step: bool
     prefetch: StageTime
 
@@ -63,7 +65,7 @@ class Prefetched:
 class Forwarded:
     """From the target to the drafter."""
 
-    features: TargetFeatures
+    features: TargetFeatures | None
     ends_step: bool
     prefetch: StageTime
     target: StageTime

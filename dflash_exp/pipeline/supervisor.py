@@ -94,13 +94,15 @@ class Supervisor:
 
     def _silent_s(self) -> float:
         """Seconds that the stage in question has been at its item: of the busy ones the longest; if all wait, since the
-        last of them began to."""
+        last of them began to; none while other ranks are waited for."""
         now_s = time.perf_counter()
         doing = [
             (what, max(since_s, self._not_before_s)) for what, since_s in (loop.watch.doing for loop in self._loops)
         ]
         busy = [now_s - since_s for what, since_s in doing if what is Doing.busy]
         waiting = [now_s - since_s for what, since_s in doing if what is Doing.waiting]
+        if any(what is Doing.meeting for what, _ in doing):
+            waiting = []
         return max(busy) if busy else min(waiting, default=0.0)
 
     def _stalled(self) -> None:

@@ -34,9 +34,11 @@ class TargetForwardLoop:
     def _forward_next(self) -> None:
         number, item = self._batches.take()
         self._batches.release(number)
-        self._out.reserve(number, self._stages.features_bytes(item.batch))
+        batch, features = item.batch, None
+        self._out.reserve(number, 0 if batch is None else self._stages.features_bytes(batch))
         self.watch.turn(Doing.busy)
-        with named("target", item.batch.plan, tuple(item.batch.tokens_BT.shape)):
-            features = self._stages.target(item.batch)
+        if batch is not None:
+            with named("target", batch.plan, tuple(batch.tokens_BT.shape)):
+                features = self._stages.target(batch)
         self.watch.turn(Doing.waiting)
         self._out.put(number, Forwarded(features, item.ends_step, item.prefetch, self.watch.lap()))

@@ -14,6 +14,8 @@ class Doing(Enum):
 
     busy = "busy"
     waiting = "waiting"
+    meeting = "meeting"
+    """Other ranks, who have a time limit of their own."""
     over = "over"
 
 
@@ -23,7 +25,7 @@ class Watch:
     def __init__(self, stage: str) -> None:
         self.stage = stage
         self.doing: tuple[Doing, float] = (Doing.waiting, time.perf_counter())
-        self._spent_s = {Doing.busy: 0.0, Doing.waiting: 0.0, Doing.over: 0.0}
+        self._spent_s = dict.fromkeys(Doing, 0.0)
 
     def turn(self, now_doing: Doing) -> None:
         """From here on the stage does this."""
@@ -31,6 +33,10 @@ class Watch:
         now_s = time.perf_counter()
         self._spent_s[before] += now_s - since_s
         self.doing = (now_doing, now_s)
+
+    def spent_s(self, doing: Doing) -> float:
+        """Seconds that it did this, until it turned to something else, since the last lap."""
+        return self._spent_s[doing]
 
     def lap(self) -> StageTime:
         """Seconds busy and waiting since the last lap."""

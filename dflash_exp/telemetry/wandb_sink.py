@@ -72,6 +72,11 @@ class WandbSink:
         if self._client.config.artifacts is not WandbArtifacts.none:
             self._upload("drafter", sorted(path for path in folder.iterdir() if path.is_file()), ["latest", "final"])
 
+    @property
+    def wants_all(self) -> bool:
+        """Whether the plan's files are asked for, too."""
+        return self._client.config.artifacts is WandbArtifacts.all
+
     def log_prompts(self, rows: Sequence[Mapping[str, float | int | bool]]) -> None:
         """The decoded prompts as a table, one row each; no row, no table."""
         if rows and self._client.config.artifacts is not WandbArtifacts.none:

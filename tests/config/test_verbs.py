@@ -27,7 +27,7 @@ class FakeExperiment(ModuleType):
         self.evaluated: list[tuple[Path, Config | None, EvaluateOptions]] = []
         self.answer = answer
 
-    def run(self, config: Config, overrides: list[str], stop: StopSignals) -> int:
+    def start(self, config: Config, overrides: list[str], stop: StopSignals) -> int:
         self.overrides.append(overrides)
         return self.show_plan(config)
 
@@ -50,7 +50,7 @@ def faked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Faked:
 
     def put(answer: Callable[[Config], int]) -> FakeExperiment:
         fake = FakeExperiment(answer)
-        for name in ("experiment", "planning", "scoring"):
+        for name in ("rank", "planning", "scoring"):
             monkeypatch.setitem(sys.modules, f"dflash_exp.{name}", fake)
         return fake
 

@@ -1,13 +1,16 @@
 """The figures of evaluation.json, worked out by hand."""
 
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 import torch
 from torch import Tensor
 
 from dflash_exp.decode import DecodeConfig, Decoded, Drafting
-from dflash_exp.evaluation import DecodedPair, evaluate, evaluation, figures, repeats_itself
+from dflash_exp.evaluation import DecodedPair, Hosts, evaluate, evaluation, figures, repeats_itself
+from dflash_exp.ranks import Alone, share_out
+from dflash_exp.stop import Stopped
 from dflash_exp.target import FrozenTarget
 
 VARIED = tuple(range(9))
@@ -93,13 +96,32 @@ def test_prompts_are_split_by_whether_the_plain_text_loops() -> None:
     assert looping["speedup"] == pytest.approx(2.8) and not_looping["speedup"] == pytest.approx(10 / 6)
 
 
+def hosts(
+    clock: Callable[[], float],
+    progress: Callable[[int, int], None] = lambda done, n: None,
+    asked_to_stop: Callable[[], bool] = lambda: False,
+) -> Hosts:
+    return Hosts(clock, progress, asked_to_stop, partial(share_out, Alone()))
+
+
+def test_decoding_stops_where_it_is_asked_to(
+    target: FrozenTarget, guesser: Callable[..., Drafting], clock: Callable[[], float]
+) -> None:
+    config = DecodeConfig(max_new_tokens=9, temperature=0.0, seed=0, eos_ids=())
+    done: list[int] = []
+    asked = hosts(clock, lambda n, _: done.append(n), lambda: len(done) == 2)
+    with pytest.raises(Stopped):
+        evaluate(target, lambda: guesser(4), [torch.tensor([4])] * 5, config, "latest", asked)
+    assert done == [1, 2]
+
+
 def test_every_prompt_is_decoded_both_ways_and_progress_is_told(
     target: FrozenTarget, guesser: Callable[..., Drafting], clock: Callable[[], float]
 ) -> None:
     prompts: list[Tensor] = [torch.tensor([3, 1]), torch.tensor([8]), torch.tensor([60, 2, 2])]
     config = DecodeConfig(max_new_tokens=9, temperature=0.0, seed=0, eos_ids=())
     told: list[tuple[int, int]] = []
-    found = evaluate(target, lambda: guesser(4), prompts, config, "latest", clock, lambda *n: told.append(n))
+    found = evaluate(target, lambda: guesser(4), prompts, config, "latest", hosts(clock, lambda *n: told.append(n)))
     assert told == [(1, 3), (2, 3), (3, 3)]
     assert (found["lossless"], found["prompts"], found["tokens"]) == ("3/3", 3, 27)
     # the clock gives every text one second
@@ -111,7 +133,7 @@ def test_sampled_texts_equal_plain_sampling_for_every_prompt(
 ) -> None:
     prompts = [torch.tensor([4, 4])] * 4
     config = DecodeConfig(max_new_tokens=9, temperature=1.0, seed=5, eos_ids=())
-    found = evaluate(target, lambda: guesser(4), prompts, config, "latest", clock, lambda done, n: None)
+    found = evaluate(target, lambda: guesser(4), prompts, config, "latest", hosts(clock))
     assert found["lossless"] == "4/4" and found["temperature"] == 1.0
 
 
@@ -119,5 +141,5 @@ def test_no_prompts_give_an_empty_evaluation(
     target: FrozenTarget, guesser: Callable[..., Drafting], clock: Callable[[], float]
 ) -> None:
     config = DecodeConfig(max_new_tokens=9, temperature=0.0, seed=0, eos_ids=())
-    found = evaluate(target, lambda: guesser(4), [], config, "latest", clock, lambda done, n: None)
+    found = evaluate(target, lambda: guesser(4), [], config, "latest", hosts(clock))
     assert found["prompts"] == 0 and found["tau_pooled"] is None

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from dflash_exp.decode import DecodeConfig, Decoded, decode
 from dflash_exp.drafter.model import Drafter, DrafterConfig, initialise, resolve_shape
 from dflash_exp.drafter.session import DraftSession, drafts_at
 from dflash_exp.evaluation import repeats_itself
+from dflash_exp.ranks import Alone, share_out
 from dflash_exp.replay import Replay, Replayed, ReplayPrompt, greedy_path, replay_metrics, walk
 from dflash_exp.target import FrozenTarget
 
@@ -117,7 +119,7 @@ class World:
 
     def replay(self, config: DecodeConfig, guess: Sequence[int] = ()) -> Replay:
         prompts = [ReplayPrompt(prompt_P, guess, bucket=i) for i, prompt_P in enumerate(self.prompts)]
-        return Replay(prompts, self.target, config, self.draft, repeats_itself)
+        return Replay(prompts, self.target, config, self.draft, repeats_itself, partial(share_out, Alone()))
 
     def decode(self, config: DecodeConfig) -> list[Decoded]:
         sessions = [DraftSession(self.drafter) for _ in self.prompts]

@@ -28,7 +28,7 @@ def gradient(kit, cut, reduction, padding=0, slots_per_pass=10_000):
     sequences = [kit.sequence(row, n) for row, n in enumerate(LENGTHS)]
     batches = [step.accumulate(kit.batch_of([sequences[i] for i in rows], padding=padding)) for rows in cut]
     step.finish(denominator(reduction, batches, epoch_weight_per_step=50.0))
-    return kit.gradients_of(drafter), batches
+    return step.optimizer.given, batches
 
 
 @pytest.mark.parametrize("reduction", [Reduction.epoch, Reduction.step])
@@ -54,7 +54,7 @@ def test_under_epoch_the_sum_over_steps_is_the_same_however_many_batches_a_step_
                 step.accumulate(kit.batch_of([sequences[i] for i in rows])) for rows in cut[first:][:batches_per_step]
             ]
             step.finish(denominator(Reduction.epoch, batches, epoch_weight_per_step=50.0))
-            for name, value in kit.gradients_of(drafter).items():
+            for name, value in step.optimizer.given.items():
                 total[name] = value + total[name]
         return dict(total)
 
@@ -138,9 +138,6 @@ class Descent:
     def step(self) -> None:
         self.norm = float(torch.stack([p.grad.norm() for p in self.drafter.parameters() if p.grad is not None]).norm())
 
-    def zero_grad(self) -> None:
-        self.drafter.zero_grad()
-
 
 @pytest.mark.parametrize(("share", "clipped"), [(0.5, True), (2.0, False)])
 def test_the_norm_is_that_before_the_clip_and_the_update_sees_the_clipped_one(kit, share, clipped):
@@ -148,7 +145,6 @@ def test_the_norm_is_that_before_the_clip_and_the_update_sees_the_clipped_one(ki
     plain = kit.step_of(drafter)
     plain.accumulate(features)
     norm = plain.finish(10.0).grad_norm
-    drafter.zero_grad()
     descent = Descent(drafter)
     step = DrafterStep(drafter, plain.loss, descent, slots_per_pass=1000, max_grad_norm=norm * share)
     step.accumulate(features)

@@ -38,6 +38,9 @@ class Recorder:
         self.note("drafter", features.batch.plan.number)
         self.spend(100.0)
 
+    def meet(self) -> None:
+        pass
+
     def finish(self) -> StepResult:
         self.note("finish", -1)
         self.spend(1000.0)

@@ -48,6 +48,9 @@ class Arithmetic:
         self.step_buckets.append(features.batch.plan.bucket)
         self.gradient += np.sin(self.weight) * features.features_PF.item()
 
+    def meet(self) -> None:
+        pass
+
     def finish(self) -> StepResult:
         self.weight -= 0.1 * self.gradient
         sums = LossSums(float(self.weight), 1.0, 0, 0, 0, 0)
@@ -100,6 +103,16 @@ def test_the_results_are_those_of_a_for_loop_bit_for_bit(workers: int, capacity:
         assert stages.trained == list(range(40))
 
 
+def test_a_step_of_which_this_rank_trains_nothing_is_finished_too() -> None:
+    plans = steps_of(6, 2)
+    steps = [(), plans[0], (), (), plans[1], ()]
+    oracle, log = Log(), Log()
+    run_lockstep(steps, Arithmetic(0).stages(), ONE, oracle)
+    run_overlapped(steps, Arithmetic(0).stages(), overlapped(batches_ahead=1, features_ahead=1), 3, log, no_stall)
+    assert [result.buckets for result in oracle.results] == [[], [0, 1], [], [], [2, 3], []]
+    assert log.results == oracle.results
+
+
 def test_the_line_ends_where_it_is_told_to_and_trains_nothing_more() -> None:
     log, stages = Log(n_steps=4), Arithmetic(0)
     run_overlapped(steps_of(40, 2), stages.stages(), overlapped(), 2, log, no_stall)
@@ -139,6 +152,9 @@ def test_a_failure_in_any_loop_surfaces_with_its_own_traceback_and_the_batch_s_n
         def accumulate(self, features: TargetFeatures) -> None:
             fail_at_five(features)
             numbers.accumulate(features)
+
+        def meet(self) -> None:
+            pass
 
         def finish(self) -> StepResult:
             return numbers.finish()

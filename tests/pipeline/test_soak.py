@@ -75,6 +75,9 @@ def faulty(state: Arithmetic, kind: str, number: int, rng: random.Random) -> Sta
             rest("drafter", features.batch.plan.number)
             state.accumulate(features)
 
+        def meet(self) -> None:
+            pass
+
         def finish(self) -> StepResult:
             return state.finish()
 

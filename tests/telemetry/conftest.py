@@ -27,7 +27,7 @@ def make_step(
         epoch=0, sums=total(by_bucket.values()), by_bucket=by_bucket, buckets=buckets, tokens=tokens,
         padded_tokens=tokens, short_step=False, lr=0.01, grad_norm=1.0, clipped=False, skipped=False,
     )  # fmt: skip
-    return result, StepTiming(StageTime(0.01, 0.99), target, StageTime(0.25, 0.75), 1.0, channels)
+    return result, StepTiming(StageTime(0.01, 0.99), target, StageTime(0.25, 0.75), 1.0, channels, 0.0)
 
 
 @pytest.fixture

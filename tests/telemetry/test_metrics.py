@@ -30,6 +30,7 @@ TIMING = StepTiming(
     drafter=StageTime(0.3, 0.5000004),
     step_s=0.8,
     channels={"batches": ChannelFill(7, 8, 1000), "features": ChannelFill(0, 12, 0)},
+    meeting_s=0.0625,
 )
 
 
@@ -82,6 +83,7 @@ def test_timing_is_each_stage_s_seconds_each_channel_s_fill_real_tokens_a_second
         "pipeline/target_wait_s": 0.6,
         "pipeline/drafter_busy_s": 0.3,
         "pipeline/drafter_wait_s": 0.5,
+        "pipeline/all_reduce_s": 0.0625,
         "channel/batches/items": 7,
         "channel/batches/bytes": 1000,
         "channel/features/items": 0,

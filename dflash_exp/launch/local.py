@@ -1,0 +1,103 @@
+"""One process per rank on this machine: started, told to stop and ended together.
+
+In: the command of one rank. Out: one exit code for all. The ranks find their place in the environment, under torchrun's
+names, and each other through a store that lives here, so that it outlives any of them. Not torch's elastic launcher: it
+takes exit code 75 for a failure and ends the other ranks before the first one has saved.
+"""
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from queue import Empty, Queue
+from threading import Thread
+from types import FrameType
+
+from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsage]
+
+DONE, FAILED, WRONG_INPUT, STOPPED = 0, 1, 2, 75
+FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR2)
+LIFELINE = "DFLASH_EXP_LIFELINE"
+"""The environment's name for a pipe that closes when this process dies."""
+
+
+def run_ranks(command: Sequence[str], n_ranks: int, grace_s: float) -> int:
+    """Run `command` once for each rank and wait for all: 0 or 75 where all agree, else the code of the first to fail.
+
+    A signal goes to every rank. After a failure the others have `grace_s` to notice and to say so; then they are
+    killed.
+    """
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    lifeline, held = os.pipe()
+    environment = {**os.environ, **_shared(n_ranks, store.port), LIFELINE: str(lifeline)}
+    ended: Queue[int] = Queue()
+    with _forwarding() as children:
+        for rank in range(n_ranks):
+            of_rank = environment | {"RANK": str(rank), "LOCAL_RANK": str(rank)}
+            child = subprocess.Popen(command, env=of_rank, pass_fds=[lifeline], start_new_session=True)
+            children.append(child)
+            Thread(target=lambda child=child: ended.put(child.wait()), daemon=True).start()
+        try:
+            codes = _wait(children, ended, grace_s)
+        finally:
+            for child in children:
+                child.kill()
+            os.close(lifeline)
+            os.close(held)
+    failed = [code for code in codes if code not in (DONE, STOPPED)]
+    if failed:
+        return WRONG_INPUT if failed[0] == WRONG_INPUT else FAILED
+    return STOPPED if STOPPED in codes else DONE
+
+
+def _shared(n_ranks: int, port: int) -> Mapping[str, str]:
+    """What torchrun leaves in the environment of every rank; ranks on a CPU share its cores out."""
+    threads = max(1, (os.cpu_count() or 1) // n_ranks)
+    return {
+        "WORLD_SIZE": str(n_ranks),
+        "LOCAL_WORLD_SIZE": str(n_ranks),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "TORCHELASTIC_USE_AGENT_STORE": "True",
+        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(threads)),
+    }
+
+
+@contextmanager
+def _forwarding() -> Iterator[list[subprocess.Popen]]:
+    """Whatever signal comes goes on to the processes of the list, and to the handler that was there before."""
+    children: list[subprocess.Popen] = []
+
+    def forward(number: int, frame: FrameType | None) -> None:
+        for child in children:
+            child.send_signal(number)
+        handler = before[signal.Signals(number)]
+        if callable(handler):
+            handler(number, frame)
+
+    before = {number: signal.getsignal(number) for number in FORWARDED}
+    for number in FORWARDED:
+        signal.signal(number, forward)
+    try:
+        yield children
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _wait(children: list[subprocess.Popen], ended: "Queue[int]", grace_s: float) -> list[int]:
+    """Exit codes in the order in which the processes ended."""
+    codes: list[int] = []
+    killed_at_s = float("inf")
+    while len(codes) < len(children):
+        try:
+            codes.append(ended.get(timeout=min(max(0.0, killed_at_s - time.monotonic()), 1e6)))
+        except Empty:
+            killed_at_s = float("inf")
+            for child in children:
+                child.kill()
+        if codes and codes[-1] not in (DONE, STOPPED):
+            killed_at_s = min(killed_at_s, time.monotonic() + grace_s)
+    return codes

@@ -1,0 +1,143 @@
+"""Which devices a rank has, and which topologies are refused."""
+
+import pytest
+import torch
+
+from dflash_exp.compose import compose
+from dflash_exp.distributed import Device, Topology, check_topology, rank_devices
+from dflash_exp.ranks import Alone, lead, place_of, share_out, together
+
+
+def topology(option: str) -> Topology:
+    return compose([f"topology={option}", "batches_per_step=8", "steps=1", "epochs=null"]).topology
+
+
+@pytest.fixture
+def eight_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 8)
+
+
+@pytest.mark.usefixtures("eight_gpus")
+@pytest.mark.parametrize(
+    ("option", "drafters", "targets"),
+    [
+        ("gpu1", [0], [[0]]),
+        ("colocated8", list(range(8)), [[i] for i in range(8)]),
+        ("node8", [0, 2, 4, 6], [[1], [3], [5], [7]]),
+        ("node8_large_target", [0, 4], [[1, 2, 3], [5, 6, 7]]),
+    ],
+)
+def test_every_rank_has_devices_of_its_own(option: str, drafters: list[int], targets: list[list[int]]) -> None:
+    chosen = topology(option)
+    assert chosen.n_ranks == len(drafters)
+    found = [rank_devices(chosen, rank) for rank in range(chosen.n_ranks)]
+    assert [devices.drafter.index for devices in found] == drafters
+    assert [[device.index for device in devices.targets] for devices in found] == targets
+    on_the_second_node = rank_devices(chosen, chosen.n_ranks)
+    assert on_the_second_node == found[0]
+
+
+@pytest.mark.parametrize(
+    ("option", "n_devices"),
+    [("gpu1", "1 CUDA device,"), ("node8", "8 CUDA devices,"), ("colocated8", "8 CUDA devices,")],
+)
+def test_a_topology_whose_devices_are_not_there_is_refused(
+    option: str, n_devices: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(ValueError, match=f"^topology {option} needs {n_devices} found 0; use topology=cpu"):
+        rank_devices(topology(option), 0)
+
+
+def test_auto_takes_what_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert rank_devices(topology("auto"), 0).drafter == torch.device("cpu")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    assert rank_devices(topology("auto"), 0).drafter == torch.device("cuda", 0)
+    assert rank_devices(topology("cpu"), 0).drafter == torch.device("cpu")
+
+
+def test_a_step_must_hold_a_batch_for_every_rank() -> None:
+    four = Topology("cpu", 2, 2, 1, Device.cpu, 0, 600.0)
+    check_topology(four, 4, overlapped=True)
+    with pytest.raises(ValueError, match="batches_per_step must be >= the number of ranks, got 3 for 4"):
+        check_topology(four, 3, overlapped=True)
+
+
+@pytest.mark.parametrize(
+    ("values", "rule"),
+    [
+        ({"target_workers": 3, "target_devices": 2}, "multiple of topology.target_devices, got 3 and 2"),
+        ({"target_devices": 1, "device": Device.cpu}, "must be 0 without CUDA devices, got 1"),
+        ({"timeout_s": 0.0}, "timeout_s must be > 0"),
+        ({"ranks_per_node": 0}, "ranks_per_node must be >= 1"),
+    ],
+)
+def test_what_no_machine_could_be_is_refused(values: dict[str, object], rule: str) -> None:
+    plain = {
+        "name": "odd", "nodes": 1, "ranks_per_node": 1, "target_workers": 1, "device": Device.cuda,
+        "target_devices": 0, "timeout_s": 1.0,
+    }  # fmt: skip
+    with pytest.raises(ValueError, match=rule):
+        Topology(**(plain | values))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("environment", "place"),
+    [
+        ({}, None),
+        ({"RANK": "3", "WORLD_SIZE": "4"}, (3, 4)),
+        ({"SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "8"}, (1, 8)),
+        ({"SLURM_PROCID": "0"}, None),
+        ({"RANK": "0", "WORLD_SIZE": "2", "SLURM_PROCID": "5", "SLURM_STEP_NUM_TASKS": "8"}, (0, 2)),
+    ],
+)
+def test_a_launcher_says_in_the_environment_which_rank_this_is(
+    environment: dict[str, str], place: tuple[int, int] | None
+) -> None:
+    assert place_of(environment) == place
+
+
+class Elsewhere(Alone):
+    """The second of two ranks, whose first has said this."""
+
+    rank, n_ranks = 1, 2
+
+    def __init__(self, *said: object) -> None:
+        self.said = list(said)
+
+    def exchange(self, own: object) -> list[object]:
+        return [self.said.pop(0), own]
+
+
+def test_the_first_rank_decides_for_all() -> None:
+    assert lead(Elsewhere(None, "there"), lambda: "here") == "there"
+    assert lead(Alone(), lambda: "here") == "here"
+
+
+def test_what_one_rank_refuses_is_refused_by_all() -> None:
+    with pytest.raises(ValueError, match="no such run"):
+        together(Elsewhere("no such run"), lambda: 1)
+    assert together(Elsewhere(None), lambda: 1) == 1
+
+    def refuse() -> int:
+        raise ValueError("not here")
+
+    ranks = Elsewhere(None)
+    with pytest.raises(ValueError, match="not here"):
+        together(ranks, refuse)
+    assert ranks.said == [], "the others have been told"
+
+
+def test_items_are_shared_out_and_all_come_back_in_order() -> None:
+    done: list[int] = []
+
+    def square(i: int) -> int:
+        done.append(i)
+        return i * i
+
+    assert share_out(Elsewhere([[0, 0], [2, 4], [4, 16]]), 5, square) == [0, 1, 4, 9, 16]
+    assert done == [1, 3]
+    assert share_out(Alone(), 3, square) == [0, 1, 4]
