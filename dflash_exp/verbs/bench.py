@@ -12,7 +12,7 @@ def bench(arguments: list[str]) -> int:
     for name, value in {"--rounds": given.rounds, "--items": given.items}.items():
         if value < 1:
             raise ConfigError(f"{name} must be >= 1, got {value}; leave it out for the usual number")
-    from dflash_exp.bench import show_line
+    from dflash_exp.bench.line import show_line
 
     return show_line(given.rounds, given.items, given.json)
 
