@@ -26,7 +26,7 @@ TOO_RARE_TO_TOO_OFTEN = LinearSegmentedColormap.from_list(
 EVERY_BATCH = 300
 """Up to so many batches the strip shows each of them."""
 STRIP_COLUMNS, WINDOW_COLUMNS, MIX_PIXELS = 120, 300, 240
-FEWEST_PIECES, MOST_PIECES = 40, 250
+FEWEST_PIECES, MOST_PIECES = 40, 120
 LONG_RUN = 16
 """Longer runs are in the colour of alarm: a shuffle hardly has any, even where a bucket holds half of the batches."""
 MANY_BUCKETS, MOST_NAMES = 12, 8
@@ -90,9 +90,9 @@ def draw_strip(axes: Axes, shown: Shown) -> None:
     axes.set_yticks(list(named), [str(b) for b in named])
     axes.set_ylabel("bucket", size=9, color=INK)
     _plain(axes)
-    axes.tick_params(labelbottom=False)
-    for b, label in zip(named, axes.get_yticklabels(), strict=True):
-        label.set(color=shown.colours[b], weight="bold")
+    axes.xaxis.set_visible(False)
+    axes.tick_params(left=False, pad=11)
+    axes.scatter([-0.012] * len(named), named, s=45, marker="s", color=shown.colours[list(named)], clip_on=False)
 
 
 def _strip_cells(shown: Shown) -> np.ndarray:
@@ -109,20 +109,17 @@ def _strip_cells(shown: Shown) -> np.ndarray:
 
 
 def _draw_rate_key(axes: Axes) -> None:
-    """What the strip's colours mean, at its upper right."""
-    key = axes.inset_axes((0.77, 1.065, 0.21, 0.055))
-    key.imshow(np.linspace(0, 1, 64)[None], cmap=TOO_RARE_TO_TOO_OFTEN, aspect="auto", extent=(0, 2, 0, 1))
-    key.xaxis.set_ticks_position("top")
-    key.set_xticks([0, 1, 2], ["never", "fair", "twice"])
-    key.set_yticks([])
-    key.tick_params(length=0, labelsize=8, labelcolor=INK, pad=1)
-    for spine in key.spines.values():
-        spine.set_visible(False)
+    """What the strip's colours mean, at its upper right, in the strip's own axes: further ones are slow to make."""
+    colours = TOO_RARE_TO_TOO_OFTEN(np.linspace(0, 1, 64)[None])
+    extent = (0.77, 0.98, 1.065, 1.12)
+    axes.imshow(colours, aspect="auto", extent=extent, transform=axes.transAxes, clip_on=False)
+    for at, name in ((0.77, "never"), (0.875, "fair"), (0.98, "twice")):
+        axes.text(at, 1.14, name, size=8, color=INK, ha="center", transform=axes.transAxes)
 
 
 def draw_deviation(axes: Axes, shown: Shown) -> None:
     """Each bucket's cumulative draws against the diagonal; shaded between lowest and highest of a stretch."""
-    _title(axes, "Batches ahead of the fair share, or behind it")
+    _title(axes, "Batches ahead of the fair share")
     lowest, highest = -1.2, 1.2
     for b, own in enumerate(plan_shares.slots_by_bucket(shown.order, shown.counts)):
         if len(own) == 0:
@@ -134,22 +131,24 @@ def draw_deviation(axes: Axes, shown: Shown) -> None:
         if not shown.many:
             axes.fill_between(at, low, high, color=shown.colours[b], alpha=0.22, linewidth=0)
     axes.axhline(0, color=FAINT, linewidth=0.8)
-    if highest - lowest < NARROW_BATCHES:
+    narrow = highest - lowest < NARROW_BATCHES
+    if narrow:
         axes.hlines((-1, 1), 0, 1, color=INK, linewidth=0.8, linestyle=(0, (4, 3)), zorder=3)
-        _remark(axes, "dashes: one batch")
+    remarks = ["shade: the range"] * (not shown.many) + ["dashes: one batch"] * narrow
+    _remark(axes, ", ".join(remarks))
     margin = 0.07 * (highest - lowest)
     axes.set(ylim=(lowest - margin, highest + margin))
     axes.yaxis.set_major_locator(MaxNLocator(5, integer=True))
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:+,.0f}" if value else "0"))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:+,.0f}".replace("-", "−") if value else "0"))
     _plain(axes)
-    axes.tick_params(labelbottom=False)
+    axes.xaxis.set_visible(False)
 
 
 def draw_mix(axes: Axes, shown: Shown) -> None:
     """The buckets' shares of each window of 100 batches, one on the other; of each batch where there are fewer."""
     tv = shown.document["window_tv"]
     window = max(1, min(WINDOW_BATCHES, shown.n_batches // WINDOWS_AT_LEAST))
-    off = f", {tv['mean']:.3f} off" if tv is not None and tv["window"] == window else ""
+    off = f", {percent(tv['mean'])} off" if tv is not None and tv["window"] == window else ""
     _title(axes, f"The mix of {window} batches{off}" if window > 1 else "The bucket of every batch")
     begins, step = plan_shares.spread_windows(shown.n_batches, window, WINDOW_COLUMNS)
     tops = np.cumsum(plan_shares.mix(shown.order, len(shown.counts), begins, begins + window), axis=0)
@@ -181,26 +180,26 @@ def draw_first_tenth(axes: Axes, shown: Shown) -> None:
     if not shown.many:
         axes.bar_label(bars, [f"{value:.2f}" for value in values], size=8, padding=3, color=INK)
     reach = max(0.5, 1.6 * float(np.abs(values - 1).max()))
-    axes.set(xlim=(1 - min(1.6, reach), 1 + reach), xticks=(1,), xticklabels=("fair",))
-    _plain(axes)
-    axes.tick_params(labelleft=False, left=False, bottom=False)
-    for spine in axes.spines.values():
-        spine.set_visible(False)
+    axes.set(xlim=(1 - min(1.6, reach), 1 + reach))
+    axes.text(1, -0.06, "fair", size=8.5, color=INK, ha="center", va="top", transform=axes.get_xaxis_transform())
+    axes.set_axis_off()
 
 
 def draw_runs(axes: Axes, shown: Shown) -> None:
     """The share of the batches that lie in runs of 1, 2, 3 to 4, 5 to 8, ... batches of one bucket."""
     _title(axes, "Batches in runs of")
     bounds, shares = plan_shares.share_by_run({int(size): n for size, n in shown.document["run_lengths"].items()})
+    bounds, shares = bounds[shares > 0], shares[shares > 0]
     rows = np.arange(len(bounds))
     bars = axes.barh(rows, shares, height=0.66, color=[ALARM if bound > LONG_RUN else FAINT for bound in bounds])
-    axes.bar_label(bars, [percent(share) if share > 0 else "" for share in shares], size=8, padding=3, color=INK)
-    axes.set(ylim=(max(9, len(rows)) - 0.4, -0.6), xlim=(0, 1.5 * shares.max()), xticks=())
-    axes.set_yticks(rows, [_between(bound) for bound in bounds.tolist()])
-    _plain(axes)
-    axes.tick_params(left=False)
-    for spine in axes.spines.values():
-        spine.set_visible(False)
+    axes.bar_label(bars, [percent(share) for share in shares], size=8, padding=3, color=INK)
+    axes.set(ylim=(max(9, len(rows)) - 0.4, -0.6), xlim=(0, 1.5 * shares.max()))
+    for row, bound in zip(rows.tolist(), bounds.tolist(), strict=True):
+        axes.text(
+            -0.06, row, _between(bound), size=8.5, color=INK, ha="right", va="center",
+            transform=axes.get_yaxis_transform(),
+        )  # fmt: skip
+    axes.set_axis_off()
 
 
 def percent(share: float) -> str:

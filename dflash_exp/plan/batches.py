@@ -224,13 +224,15 @@ def pack_bucket(lengths: list[int], batching: Batching) -> list[int]:
 
 
 def draw_batches(order: np.ndarray, batches: Batches, rng: np.random.Generator) -> np.ndarray:
-    """The canonical number of the batch in each slot, int64 [N]: a bucket's batches come in a random order.
+    """The canonical number of the batch in each slot, int32 [N]: a bucket's batches come in a random order.
 
     Greedy packing leaves a bucket's short batch last; drawn in canonical order it would always end the epoch.
     """
     narrow = order.astype(np.min_scalar_type(max(0, len(batches.counts) - 1)))  # up to 16 bits sort by radix
     slots = np.argsort(narrow, kind="stable")
-    drawn = np.empty(len(order), dtype=np.int64)
+    drawn = np.empty(len(order), dtype=np.int32)
     for first, count in zip(batches.first.tolist(), batches.counts.tolist(), strict=True):
-        drawn[slots[first : first + count]] = first + rng.permutation(count)
+        own = np.arange(first, first + count, dtype=np.int32)
+        rng.shuffle(own)
+        drawn[slots[first : first + count]] = own
     return drawn

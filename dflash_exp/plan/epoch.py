@@ -59,7 +59,7 @@ class EpochPlan:
     order: np.ndarray
     """int32 [N], the bucket of each batch, in the order of training."""
     drawn: np.ndarray
-    """int64 [N], the canonical number of each batch, in the order of training."""
+    """int32 [N], the canonical number of each batch, in the order of training."""
 
     @property
     def counts(self) -> np.ndarray:

@@ -158,7 +158,8 @@ class StrideJitter:
             own[:] = (np.arange(n) + phase + self.jitter_strides * (own - 0.5)) / n
             own -= np.floor(own)
             own.sort()  # so that the stable sort only has to merge; there, ties go to the lower index
-        return in_turn(counted)[np.argsort(position, kind="stable")]
+        narrow = in_turn(counted).astype(np.min_scalar_type(len(counted)))  # less memory beside the sort's
+        return narrow[np.argsort(position, kind="stable")].astype(np.int32)
 
 
 @dataclass(frozen=True)

@@ -79,9 +79,10 @@ def scatter(
     for i in range(len(lengths)):
         b = bucket[i]
         place = first_bin[b] + np.int64((hashed(key, i) >> _ONE) >> (_63 - bits[b]))
-        sequences[begins[place]] = i
-        arrived[begins[place]] = lengths[i]
-        begins[place] += 1
+        free = begins[place]
+        sequences[free] = i
+        arrived[free] = lengths[i]
+        begins[place] = free + 1
     return begins[:-1]
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from dflash_exp.compare import plan_shares
 from dflash_exp.compare.plan_figure import plan_figure, plan_png
 from dflash_exp.plan.diagnosis import diagnose_order, max_prefix_deviation, window_tv
-from dflash_exp.plan.interleave import Shuffle
+from dflash_exp.plan.interleave import Sequential, Shuffle
 from dflash_exp.plan.seeds import Seeds
 
 
@@ -93,3 +93,18 @@ def test_batches_are_shared_out_over_the_lengths_of_their_runs() -> None:
 @pytest.mark.parametrize(("counts", "least"), [([5], 5), ([1, 1], 1), ([3, 1], 2), ([2, 1], 1), ([2120, 19581], 10)])
 def test_the_longest_run_that_no_order_avoids(counts: list[int], least: int) -> None:
     assert plan_shares.least_longest_run(np.array(counts)) == least
+
+
+def test_only_lengths_of_runs_that_occur_have_a_row() -> None:
+    counts = np.array([20, 1])
+    order = Sequential().order(counts, np.random.default_rng(0))
+    document = diagnose_order(order, counts, Sequential(), 1, Seeds(0, 0, 0, 0), 0)
+    runs = plan_figure(order, document).axes[-1]
+    assert [text.get_text() for text in runs.texts] == ["4.8 %", "95.2 %", "1", "17–32"]
+
+
+def test_the_mix_is_off_by_the_share_of_batches_that_would_have_to_change() -> None:
+    order, document = ordered([1200, 1300])
+    mix = plan_figure(order, document).axes[2]
+    tv = window_tv(order, np.array([1200, 1300]))
+    assert tv is not None and mix.get_title(loc="left") == f"The mix of 100 batches, {100 * tv['mean']:.1f} % off"

@@ -9,7 +9,8 @@ from types import ModuleType
 
 import pytest
 
-from dflash_exp.cli import main
+from dflash_exp import cli
+from dflash_exp.cli import VERBS, main
 from dflash_exp.compose import compose
 from dflash_exp.config import Config, EvaluateOptions, identity
 from dflash_exp.door import to_yaml
@@ -203,7 +204,13 @@ def test_cfg_job_prints_every_key_and_runs_nothing(faked: Faked, capsys: pytest.
     assert fake.configs == []
 
 
-@pytest.mark.parametrize("verb", ["train", "plan", "evaluate", "bench"])
+def test_every_verb_has_a_file_of_its_name_and_an_entry_in_the_table() -> None:
+    folder = Path(cli.__file__).parent / "verbs"
+    files = [path.stem for path in folder.glob("*.py") if "\nVERB = " in path.read_text("utf-8")]
+    assert sorted(files) == sorted(VERBS)
+
+
+@pytest.mark.parametrize("verb", VERBS)
 def test_every_verb_has_a_help_with_two_copyable_examples(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([verb, "--help"]) == 0
     assert capsys.readouterr().out.count(f"\n  dflash-exp {verb}") == 2
@@ -215,7 +222,7 @@ def test_the_shell_is_told_verbs_and_then_options(
     monkeypatch.setenv("COMP_LINE", "dflash-exp tr")
     monkeypatch.setenv("COMP_POINT", "13")
     assert main(["-sc", "query=bash"]) == 0
-    assert capsys.readouterr().out.split() == ["train", "plan", "evaluate", "bench"]
+    assert capsys.readouterr().out.split() == list(VERBS)
     monkeypatch.setenv("COMP_LINE", "dflash-exp train interleave=shu")
     assert main(["-sc", "query=bash"]) == 0
     assert capsys.readouterr().out.split() == ["interleave=shuffle"]

@@ -1,7 +1,7 @@
-"""The product's own speed figures; the verb `bench`.
+"""`bench line`: the overlapped line over stages that only sleep.
 
-`bench line`: the overlapped line over stages that only sleep, as a share of what no line could beat: the work of the
-slowest stage divided by its workers. And what one channel costs an item.
+As a share of what no line could beat: the work of the slowest stage divided by its workers. And what one channel costs
+an item.
 """
 
 import json

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from dflash_exp.bench import Simulation, SleepingStages, bench_line
+from dflash_exp.bench.line import Simulation, SleepingStages, bench_line
 from dflash_exp.cli import main
 
 

@@ -1,0 +1,61 @@
+"""The verb plan."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dflash_exp.verbs.in_turn import in_turn
+from dflash_exp.verbs.verb import DONE, Verb
+
+if TYPE_CHECKING:
+    from dflash_exp.compose import Job
+
+
+def plan(arguments: list[str]) -> int:
+    """Show an epoch before anybody pays for it."""
+    from dflash_exp.compose import compose_jobs
+
+    jobs = compose_jobs(arguments)
+    if not jobs:
+        return DONE
+    from dflash_exp.planning import show_plan
+
+    if not jobs[0].in_sweep:
+        return show_plan(jobs[0].config)
+    jobs = _in_a_new_folder(jobs)
+    code = in_turn(jobs, lambda job: show_plan(job.config), lambda: False)
+    _print_side_by_side(jobs)
+    return code
+
+
+def _in_a_new_folder(jobs: "list[Job]") -> "list[Job]":
+    """A sweep's plans lie in `<plan.out>/<index>-<identity>`, as its runs do in the sweep's directory; where `plan.out`
+    is taken, in the folder beside it, so that all that lies there is of this sweep."""
+    from dflash_exp.run_directory import free_directory
+
+    out = free_directory(Path(jobs[0].config.plan.out))
+    owns = [str(out / Path(job.config.run_dir or "").name) for job in jobs]
+    plans = [replace(job.config.plan, out=own) for job, own in zip(jobs, owns, strict=True)]
+    return [replace(job, config=replace(job.config, plan=plan)) for job, plan in zip(jobs, plans, strict=True)]
+
+
+def _print_side_by_side(jobs: "list[Job]") -> None:
+    """One table of the plans that could be made, each called by those of its overrides that not all of them have."""
+    from rich.console import Console
+
+    from dflash_exp.summary import print_plans
+
+    shared = set.intersection(*(set(job.overrides) for job in jobs)) if len(jobs) > 1 else set()
+    names = [" ".join(typed for typed in job.overrides if typed not in shared) for job in jobs]
+    made = [(name, Path(job.config.plan.out) / "plan.json") for name, job in zip(names, jobs, strict=True)]
+    print_plans(Console(), [(name, json.loads(path.read_text("utf-8"))) for name, path in made if path.is_file()])
+
+
+VERB = Verb(
+    "plan",
+    "OVERRIDES",
+    "show an epoch before anybody pays for it: table, plan.json, plan.png, order.npy",
+    ("dflash-exp plan interleave=shuffle", "dflash-exp plan -m 'interleave=glob(*)' plan.counts=[2120,8009,19581]"),
+    plan,
+)

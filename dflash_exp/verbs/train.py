@@ -1,0 +1,27 @@
+"""The verb train."""
+
+from dflash_exp.verbs.in_turn import in_turn
+from dflash_exp.verbs.verb import DONE, Verb
+
+
+def train(arguments: list[str]) -> int:
+    """Train what the overrides say."""
+    from dflash_exp.compose import compose_jobs
+
+    jobs = compose_jobs(arguments)
+    if not jobs:
+        return DONE
+    from dflash_exp.rank import start
+    from dflash_exp.stop import StopSignals
+
+    with StopSignals() as stop:
+        return in_turn(jobs, lambda job: start(job.config, job.overrides, stop), lambda: stop.requested is not None)
+
+
+VERB = Verb(
+    "train",
+    "OVERRIDES",
+    "train; with no overrides the embedded experiment, ending in decoded τ",
+    ("dflash-exp train", "dflash-exp train -m interleave=shuffle,stride_jitter seed=0,1,2"),
+    train,
+)
