@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dflash_exp.options import group_options
+from dflash_exp.plan.compiling import announced
 from dflash_exp.suggest import ConfigError, did_you_mean, parsed
 
 if TYPE_CHECKING:
@@ -50,7 +51,8 @@ def main(arguments: list[str] | None = None) -> int:
         if "-h" in rest or "--help" in rest:
             print(_verb_help(name, verb))
             return DONE
-        return verb.run(rest)
+        with announced(lambda line: print(f"dflash-exp: {line}", file=sys.stderr)):
+            return verb.run(rest)
     except ConfigError as error:
         return _refused(error)
     except KeyboardInterrupt:
