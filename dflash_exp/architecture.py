@@ -8,15 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import nn
-from transformers import PretrainedConfig, PreTrainedModel
+
+if TYPE_CHECKING:  # transformers takes seconds to import
+    from transformers import PretrainedConfig, PreTrainedModel
 
 
 @dataclass(frozen=True)
 class TargetShape:
-    """The sizes of a target that a drafter takes over."""
+    """The sizes of a target: what a drafter takes over, and what a plan counts with."""
 
     hidden_size: int
     n_layers: int
@@ -27,6 +29,8 @@ class TargetShape:
     vocab_size: int
     rms_norm_eps: float
     rope_theta: float
+    tied_embeddings: bool
+    """The head is the embedding."""
 
 
 def target_shape(config: PretrainedConfig) -> TargetShape:
@@ -44,6 +48,7 @@ def target_shape(config: PretrainedConfig) -> TargetShape:
         vocab_size=text.vocab_size,
         rms_norm_eps=stated.get("rms_norm_eps") or 1e-6,
         rope_theta=float(_rope_settings(text)[0].get("rope_theta", 10_000.0)),
+        tied_embeddings=bool(stated.get("tie_word_embeddings", True)),
     )
 
 

@@ -7,6 +7,7 @@ In: the command line. Out: an exit code: 0 done, 1 the run failed, 2 the user's 
 import os
 import sys
 
+from dflash_exp.plan.compiling import announced
 from dflash_exp.suggest import ConfigError, did_you_mean
 from dflash_exp.verbs import bench, evaluate, plan, train
 from dflash_exp.verbs.verb import DONE, FAILED, Verb, refused
@@ -40,7 +41,8 @@ def main(arguments: list[str] | None = None) -> int:
         if "-h" in rest or "--help" in rest:
             print(verb.help())
             return DONE
-        return verb.run(rest)
+        with announced(lambda line: print(f"dflash-exp: {line}", file=sys.stderr)):
+            return verb.run(rest)
     except ConfigError as error:
         return refused(error)
     except KeyboardInterrupt:

@@ -28,7 +28,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from dflash_exp.config import Config, identity
-from dflash_exp.door import checked
+from dflash_exp.door import checked, load
 from dflash_exp.options import conf_directory
 from dflash_exp.suggest import ConfigError, one_line, parsed, unknown_key, unknown_option
 
@@ -44,6 +44,12 @@ class Job:
     overrides: list[str]
     """What the user typed for it; in a sweep, its share of that."""
     in_sweep: bool
+
+    @property
+    def speed_from(self) -> Config | None:
+        """The configuration of the run that `plan.speed_from` names, None without one; raises ConfigError."""
+        run_dir = self.config.plan.speed_from
+        return None if run_dir is None else load(Path(run_dir) / "config.yaml")
 
 
 def compose(overrides: list[str]) -> Config:

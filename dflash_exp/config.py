@@ -5,6 +5,7 @@ Every field is a plain value, a section of this file or a group; a group's class
 """
 
 import json
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -39,7 +40,10 @@ GROUPS = (
 """The fields of `Config` whose class the chosen option names by `_target_`."""
 
 OUTSIDE_IDENTITY = ("run_dir", "topology", "telemetry", "checkpoint", "evaluate", "force", "profile")
-"""What may differ between two commands that mean the same run; `plan.out` too."""
+"""What may differ between two commands that mean the same run; what `PLAN_SHOWS` names, too."""
+
+PLAN_SHOWS = ("out", "tokens_per_s", "speed_from")
+"""Keys of `plan` that say where a plan is shown and with what beside it."""
 
 
 def _require(holds: bool, key: str, rule: str, value: object, mend: str) -> None:
@@ -105,11 +109,25 @@ class PlanOutput:
     counts: list[int] | None
     """Batches per bucket, planned without any data; None: planned from the data."""
     out: str
+    tokens_per_s: float | None = None  # as is speed_from, so that a run begun before there was one can be read
+    """A speed, padding not counted, from which the hours follow."""
+    speed_from: str | None = None
+    """A run's directory, from whose records costs in seconds and hours follow; at most one of the two is given."""
 
     def __post_init__(self) -> None:
-        counts = self.counts
+        counts, speed = self.counts, self.tokens_per_s
         holds = counts is None or (len(counts) > 0 and min(counts) >= 0 and sum(counts) > 0)
         _require(holds, "plan.counts", "numbers of batches, >= 0 and not all 0", counts, "null plans from the data")
+        positive = speed is None or (speed > 0 and math.isfinite(speed))
+        _require(positive, "plan.tokens_per_s", "> 0", speed, "plan.speed_from=RUN takes it from a run")
+        given = {"plan.tokens_per_s": speed, "plan.speed_from": self.speed_from}
+        got = " ".join(f"{key}={value}" for key, value in given.items() if value is not None)
+        alone = speed is None or self.speed_from is None
+        _require(alone, "plan.tokens_per_s or plan.speed_from", "given, not both", got, "leave one of them out")
+        of_data = got == "" or counts is None
+        _require(
+            of_data, "plan.counts", "null with a speed, which is of tokens", f"{counts} and {got}", "leave one out"
+        )
 
 
 @dataclass(frozen=True)
@@ -193,7 +211,7 @@ def within_identity(key: str) -> bool:
     """Whether a dotted key says what a run computes. Of `pipeline` only the threads do: they decide the last bit."""
     group = key.partition(".")[0]
     outside = group in OUTSIDE_IDENTITY or (group == "pipeline" and not key.startswith("pipeline.threads"))
-    return not outside and key != "plan.out"
+    return not outside and key not in [f"plan.{name}" for name in PLAN_SHOWS]
 
 
 def identity(config: Config) -> str:
@@ -202,7 +220,8 @@ def identity(config: Config) -> str:
     for key in OUTSIDE_IDENTITY:
         del values[key]
     values["pipeline"] = {"threads": values["pipeline"]["threads"]}
-    del values["plan"]["out"]
+    for key in PLAN_SHOWS:
+        del values["plan"][key]
     canonical = json.dumps(values, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     slug = re.sub(r"[^a-z0-9_]+", "-", f"{config.name}-{option_name(config.interleave)}".lower()).strip("-")
     return f"{slug}-s{config.seed}-{sha256(canonical.encode()).hexdigest()[:8]}"

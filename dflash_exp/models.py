@@ -3,22 +3,26 @@
 In: `TargetConfig`. Out: a `LoadedTarget`, tapped where the drafter wants it.
 """
 
+from __future__ import annotations
+
 import hashlib
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
-from transformers import AutoTokenizer, PreTrainedTokenizerBase
-from transformers.utils import logging as transformers_logging
 
 from dflash_exp.architecture import TargetShape, target_shape
 from dflash_exp.data.store import file_sha256
 from dflash_exp.drafter.model import Drafter
 from dflash_exp.drafter.shape import DrafterShape
-from dflash_exp.target import FrozenTarget, TargetConfig, load_model
+from dflash_exp.target import FrozenTarget, TargetConfig, is_directory, load_model, read_settings
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 FINGERPRINT_VALUES = 4096
 EMBEDDED = "embedded"
@@ -45,9 +49,12 @@ def load(
     config: TargetConfig, device: torch.device, shape_for: Callable[[TargetShape, int], DrafterShape]
 ) -> LoadedTarget:
     """Load the target and tap the layers that the drafter's shape names. Raises ValueError, one line."""
+    from transformers import AutoTokenizer
+    from transformers.utils import logging as transformers_logging
+
     if config.path == EMBEDDED:
         check_embedded_target()
-        config = replace(config, path=str(EMBEDDED_FILES / "target"))
+    config = located(config)
     transformers_logging.disable_progress_bar()
     model = load_model(config, device)
     tokenizer = AutoTokenizer.from_pretrained(
@@ -64,6 +71,24 @@ def load(
         eos_ids=tuple(eos) if isinstance(eos, list) else () if eos is None else (eos,),
         max_position_embeddings=model.config.get_text_config(decoder=True).max_position_embeddings,
     )
+
+
+def located(config: TargetConfig) -> TargetConfig:
+    """The same target with the directory of the one that ships in place of its name."""
+    return replace(config, path=str(EMBEDDED_FILES / "target")) if config.path == EMBEDDED else config
+
+
+def known_shape(config: TargetConfig) -> TargetShape | None:
+    """The target's sizes from its config.json, without weights and without asking a network; None for a hub id whose
+    config.json is not on this machine. Raises ValueError, one line."""
+    config = located(config)
+    is_local = is_directory(config)
+    try:
+        return target_shape(read_settings(config, local_only=True))
+    except ValueError as error:
+        if is_local or not isinstance(error.__cause__, OSError):
+            raise
+        return None
 
 
 def mask_token_id(tokenizer: PreTrainedTokenizerBase, vocab_size: int) -> int:

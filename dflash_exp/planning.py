@@ -4,7 +4,7 @@ In: a checked `Config`. Out: `Planned` (every optimizer step of the run, and wha
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +14,7 @@ from dflash_exp.config import Config
 from dflash_exp.data.store import Conversations, read_split
 from dflash_exp.drafter.anchors import candidates, choose_anchors, expected_weight
 from dflash_exp.durable import write_folder
+from dflash_exp.measured import Measured, measure
 from dflash_exp.messages import BatchPlan
 from dflash_exp.optim import lr_scale
 from dflash_exp.pipeline.drafter_train import StepSetting
@@ -23,6 +24,7 @@ from dflash_exp.plan.diagnosis import diagnose, diagnose_order
 from dflash_exp.plan.epoch import EpochPlan, Planner, PlanSettings, draw_order
 from dflash_exp.plan.run_length import EpochSteps, RunLength, resolve_length
 from dflash_exp.plan.sequences import Sequences
+from dflash_exp.pricing import price
 from dflash_exp.run_directory import free_directory, write_json
 from dflash_exp.suggest import ConfigError
 from dflash_exp.summary import print_plan
@@ -83,6 +85,12 @@ class Planned:
         begins = np.cumsum([0] + [part.n_steps for part in self.epochs[:-1]])
         return int((begins < n_steps).sum())
 
+    def n_tokens(self) -> int:
+        """Real tokens of the whole run; only its last epoch may be cut."""
+        sequences, last = self.planner.sequences, self.epochs[-1]
+        in_last = self.planner.epoch(last.epoch).step_sums(sequences.lengths)[: last.n_steps]
+        return (len(self.epochs) - 1) * sequences.n_tokens + int(in_last.sum())
+
 
 def plan_run(config: Config) -> Planned:
     """Lengths -> buckets -> batches -> order -> steps, for the whole run. Raises ValueError for what cannot be."""
@@ -122,20 +130,25 @@ def step_settings(planner: Planner, epochs: list[EpochSteps], supervised: np.nda
     return [StepSetting(float(share), weight, n_batches) for share, weight in zip(shares, constants, strict=True)]
 
 
-def plan_document(config: Config, planned: Planned) -> dict[str, object]:
-    """plan.json of the first epoch; lr_share is null where the run ends within it."""
+def plan_document(config: Config, planned: Planned, measured: Measured | None = None) -> dict[str, object]:
+    """plan.json of the first epoch; lr_share is null where the run ends within it. Raises ValueError for a target that
+    is not one."""
     first = planned.planner.epoch(0)
     optim = config.optim
     shares = [setting.share for setting in planned.settings[: first.n_steps]]
     scales = [lr_scale(share, optim.schedule, optim.warmup_share, optim.decay_share) for share in shares]
-    return diagnose(first, optim.lr * np.array(scales) if len(scales) == first.n_steps else None)
+    document = diagnose(first, optim.lr * np.array(scales) if len(scales) == first.n_steps else None)
+    return document | asdict(price(config, first, planned.n_tokens(), measured))
 
 
-def show_plan(config: Config) -> int:
-    """Print an epoch; write plan.json, plan.png and order.npy to `plan.out`, or beside it where that exists."""
+def show_plan(config: Config, speed_from: Config | None) -> int:
+    """Print an epoch; write plan.json, plan.png and order.npy to `plan.out`, or beside it where that exists.
+
+    `speed_from` is the configuration of the run that `plan.speed_from` names.
+    """
     console = Console()
     try:
-        order, document = _counted_plan(config) if config.plan.counts is not None else _data_plan(config)
+        order, document = _counted_plan(config) if config.plan.counts is not None else _data_plan(config, speed_from)
     except ValueError as error:
         raise ConfigError(str(error)) from error
     print_plan(console, document)
@@ -155,9 +168,15 @@ def write_plan(folder: Path, order: np.ndarray, document: Mapping[str, object]) 
     np.save(folder / "order.npy", order)
 
 
-def _data_plan(config: Config) -> tuple[np.ndarray, dict[str, object]]:
+def _data_plan(config: Config, speed_from: Config | None) -> tuple[np.ndarray, dict[str, object]]:
     planned = plan_run(config)
-    return planned.planner.epoch(0).order, plan_document(config, planned)
+    measured = None if speed_from is None else _measured(Path(config.plan.speed_from or ""), speed_from)
+    return planned.planner.epoch(0).order, plan_document(config, planned, measured)
+
+
+def _measured(run_dir: Path, run: Config) -> Measured:
+    planned = plan_run(run)
+    return measure(run_dir, planned.planner, planned.epochs, run.drafter.block_size)
 
 
 def _counted_plan(config: Config) -> tuple[np.ndarray, dict[str, object]]:

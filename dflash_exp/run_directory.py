@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import torch
 import yaml
@@ -137,13 +138,18 @@ def check_same_run(run_dir: Path, config: Mapping[str, object], plan: Mapping[st
         shown = ", ".join(f"{key} ({begun.get(key)} there, {wanted.get(key)} here)" for key in odd[:3])
         more = f" and {len(odd) - 3} more" if len(odd) > 3 else ""
         raise ValueError(f"run_dir must hold this run or nothing, {run_dir} differs in {shown}{more}; {mend}")
-    there = json.loads((run_dir / "plan.json").read_text(encoding="utf-8"))
+    there = planned_there(run_dir)
     for key in ("batches_sha256", "order_sha256", "plan_sha256"):
         if there[key] != plan[key]:
             raise ValueError(
                 f"run_dir must hold this plan, {run_dir} differs in {key}: the data, or the way plans are made, "
                 "changed since it was begun; take the data of then, or another run_dir"
             )
+
+
+def planned_there(run_dir: Path) -> dict[str, Any]:
+    """The run's plan.json."""
+    return json.loads((run_dir / "plan.json").read_text(encoding="utf-8"))
 
 
 def check_same_inputs(run_dir: Path, inputs: Mapping[str, str]) -> None:

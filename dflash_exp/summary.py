@@ -10,6 +10,8 @@ from rich.text import Text
 
 from dflash_exp.telemetry.progress import duration
 
+UNKNOWN_COST = "cost and memory are not known: the target's config.json is not on this machine"
+
 
 def print_summary(
     console: Console, run_dir: Path, result: Mapping[str, Any], evaluation: Mapping[str, Any] | None, seconds: float
@@ -60,30 +62,100 @@ def print_evaluation(console: Console, evaluation: Mapping[str, Any]) -> None:
 
 
 def print_plan(console: Console, document: Mapping[str, Any]) -> None:
-    """plan.json as tables: one row a bucket, then the figures of the order."""
-    table = Table(
-        "bucket", "to tokens", "batches", "exhausted at", "picked, first 10 %", "weight: epoch", "step", "batch"
-    )
-    weights = document["anchor_weight"]
+    """plan.json as two tables, one row a bucket: what is in it and what it costs, what the order does to it; then the
+    figures of the whole epoch."""
+    if document["per_bucket"] is not None:
+        console.print(_contents_table(document))
+    console.print(_order_table(document))
+    for line in [_order_line(document), *_cost_lines(document)]:
+        console.print(line, highlight=False)
+
+
+def _contents_table(document: Mapping[str, Any]) -> Table:
+    """What the buckets hold, and what a batch of each costs target and drafter."""
+    cost, held = document["cost"], document["per_bucket"]
+    unit, scale = ("", 1.0) if cost is None else _readable(cost["unit"], [*cost["target"], *cost["drafter"]])
+    caption = UNKNOWN_COST if cost is None else f"target, drafter: mean {unit} of a batch, {cost['basis']}"
+    table = Table(title="in the buckets", title_justify="left", caption=caption, caption_justify="left")
+    for heading in ("bucket", "to", "sequences", "tokens", "anchors", "batches", "padding", "target", "drafter"):
+        table.add_column(heading, justify="right", no_wrap=True)
     for b, count in enumerate(document["counts"]):
-        edge = "" if document["edges"] is None else str(document["edges"][b])
-        shares = [_figure(weights[kind][b]) if weights else "-" for kind in ("epoch", "step", "batch")]
-        table.add_row(
-            str(b),
-            edge,
-            str(count),
-            _figure(document["exhausted_at"][b]),
-            _figure(document["pick_rate"]["first_10pct"][b]),
-            *shares,
-        )
-    console.print(table)
+        numbers = [_count(held[name], b) for name in ("sequences", "tokens", "anchors")]
+        padded = held["padded_tokens"][b]
+        padding = f"{100 * (1 - held['tokens'][b] / padded):.1f} %" if padded else "-"
+        each = [None if cost is None else cost[stage][b] for stage in ("target", "drafter")]
+        costs = ["-" if value is None else f"{value / scale:,.1f}" for value in each]
+        table.add_row(str(b), f"{document['edges'][b]:,}", *numbers, f"{count:,}", padding, *costs)
+    return table
+
+
+def _order_table(document: Mapping[str, Any]) -> Table:
+    """What the order does to each bucket."""
+    table = Table(
+        title="in the order",
+        title_justify="left",
+        caption="weight of a token under each loss.reduction, share of the learning rate: 1 is fair",
+        caption_justify="left",
+    )
+    for heading in ("bucket", "batches", "out at", "first 10 %", "weight: epoch", "step", "batch", "lr"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    weights, lr_share = document["anchor_weight"], document["lr_share"]
+    for b, count in enumerate(document["counts"]):
+        figures = [document["exhausted_at"][b], document["pick_rate"]["first_10pct"][b]]
+        figures += [weights[kind][b] if weights else None for kind in ("epoch", "step", "batch")]
+        figures.append(lr_share[b] if lr_share else None)
+        table.add_row(str(b), f"{count:,}", *map(_figure, figures))
+    return table
+
+
+def _order_line(document: Mapping[str, Any]) -> str:
     window = document["window_tv"]
-    console.print(
+    return (
         f"{document['strategy']}: longest run {document['max_run']}, mean run {document['mean_run']:.2f}, "
         f"largest deviation {document['max_prefix_deviation']:.2f} batches, mix of 100 batches off by "
-        f"{'-' if window is None else _figure(window['mean'])}, {document['steps_per_epoch']} steps an epoch",
-        highlight=False,
+        f"{'-' if window is None else _figure(window['mean'])}, {document['steps_per_epoch']} steps an epoch"
     )
+
+
+def _cost_lines(document: Mapping[str, Any]) -> list[str]:
+    """Bottleneck, evenness, memory and hours, as far as they are known."""
+    lines = []
+    cost, memory, hours = document["cost"], document["memory_bytes"], document["hours"]
+    if cost is not None:
+        of_epoch = {stage: _over_the_epoch(cost[stage], document["counts"]) for stage in ("target", "drafter")}
+        share = of_epoch[cost["bottleneck"]] / sum(of_epoch.values())
+        waiting = 1 - document["sync_efficiency"]
+        waits = f"; ranks wait for one another {100 * waiting:.1f} % of its time" if waiting > 0 else ""
+        lines.append(f"the bottleneck is the {cost['bottleneck']}: {100 * share:.0f} % of what an epoch costs{waits}")
+    if memory is not None:
+        parts = ", ".join(f"{name.replace('_', ' ')} {size_text(n)}" for name, n in memory.items() if name != "total")
+        lines.append(f"memory of a rank at its peak, predicted: {size_text(memory['total'])} ({parts})")
+    if hours is not None:
+        lines.append(
+            f"the run takes {duration(3600 * hours['run'])}, an epoch {duration(3600 * hours['epoch'])}, at "
+            f"{hours['tokens_per_s']:,.0f} tokens/s: {hours['basis']}"
+        )
+    return lines
+
+
+def _over_the_epoch(of_a_batch: Sequence[float | None], counts: Sequence[int]) -> float:
+    return sum((value or 0.0) * count for value, count in zip(of_a_batch, counts, strict=True))
+
+
+def _readable(unit: str, values: Sequence[float | None]) -> tuple[str, float]:
+    """A unit in which the largest of the values is 1 or more, and how many of the old one it is."""
+    most = max(value or 0.0 for value in values)
+    steps = {"FLOP": [("GFLOP", 1e9), ("TFLOP", 1e12)], "s": [("ms", 1e-3), ("s", 1.0)]}[unit]
+    return next((step for step in reversed(steps) if most >= 10 * step[1]), steps[0])
+
+
+def size_text(n_bytes: int) -> str:
+    """Bytes in MB, or in GB from 1 GB on."""
+    return f"{n_bytes / 1e9:,.1f} GB" if n_bytes >= 10**9 else f"{n_bytes / 1e6:,.0f} MB"
+
+
+def _count(values: Sequence[int] | None, bucket: int) -> str:
+    return "-" if values is None else f"{values[bucket]:,}"
 
 
 def print_plans(console: Console, documents: Sequence[tuple[str, Mapping[str, Any]]]) -> None:

@@ -22,14 +22,16 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
-from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache, PreTrainedModel
 
 from dflash_exp.architecture import check_rope, check_taps, decoder_layers, final_norm, target_shape
 from dflash_exp.messages import TargetFeatures, TokenBatch
+
+if TYPE_CHECKING:  # 4 s to import, which a plan does without
+    from transformers import PretrainedConfig, PreTrainedModel
 
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 
@@ -65,16 +67,10 @@ def load_model(config: TargetConfig, device: torch.device) -> PreTrainedModel:
 
     Raises ValueError, one line, when the path holds no such model, weights are missing, or its RoPE is refused.
     """
-    is_local = Path(config.path).is_dir()
-    if not is_local and not HUB_ID.fullmatch(config.path):
-        raise ValueError(
-            f"target.path must be a directory with a model or a hub id owner/name, got {config.path!r}; "
-            "give the directory that holds config.json"
-        )
-    options = {"local_files_only": is_local, "trust_remote_code": config.trust_remote_code}
-    with _refusal_in_one_line(config.path):
-        settings = AutoConfig.from_pretrained(config.path, **options)
-    check_rope(settings)
+    from transformers import AutoModelForCausalLM
+
+    is_local = is_directory(config)
+    settings = read_settings(config, local_only=is_local)
     with _refusal_in_one_line(config.path):
         loaded: Any = AutoModelForCausalLM.from_pretrained(
             config.path,
@@ -82,7 +78,8 @@ def load_model(config: TargetConfig, device: torch.device) -> PreTrainedModel:
             dtype=config.dtype.torch,
             use_safetensors=True,
             output_loading_info=True,
-            **options,
+            local_files_only=is_local,
+            trust_remote_code=config.trust_remote_code,
         )
     model, report = loaded
     absent = sorted(report["missing_keys"])
@@ -90,6 +87,29 @@ def load_model(config: TargetConfig, device: torch.device) -> PreTrainedModel:
         # transformers fills them with random numbers and only warns
         raise ValueError(f"target.path must hold every weight, {config.path!r} lacks {len(absent)}, first {absent[0]}")
     return model.to(device).eval().requires_grad_(False)
+
+
+def is_directory(config: TargetConfig) -> bool:
+    """Whether the target is a directory of this machine, not a hub id; ValueError where it is neither."""
+    is_local = Path(config.path).is_dir()
+    if not is_local and not HUB_ID.fullmatch(config.path):
+        raise ValueError(
+            f"target.path must be a directory with a model or a hub id owner/name, got {config.path!r}; "
+            "give the directory that holds config.json"
+        )
+    return is_local
+
+
+def read_settings(config: TargetConfig, *, local_only: bool) -> PretrainedConfig:
+    """config.json alone, no weights; `local_only` asks no network. Raises ValueError, one line, also for its RoPE."""
+    from transformers import AutoConfig
+
+    with _refusal_in_one_line(config.path):
+        settings = AutoConfig.from_pretrained(
+            config.path, local_files_only=local_only, trust_remote_code=config.trust_remote_code
+        )
+    check_rope(settings)
+    return settings
 
 
 @contextmanager
@@ -206,6 +226,8 @@ class TargetSession:
     """
 
     def __init__(self, target: FrozenTarget, speculative: bool) -> None:
+        from transformers import DynamicCache
+
         self._target = target
         self._speculative = speculative
         self._cache = DynamicCache(config=target.model.config)

@@ -13,7 +13,7 @@ from dflash_exp.embedded.tokenizer import ASSISTANT_ID, END_ID, USER_ID, prompt_
 from dflash_exp.scoring import check_fits, evaluate, file_prompts
 from dflash_exp.suggest import ConfigError
 
-TARGET = TargetShape(8, 4, 2, 1, 4, 12, 20, 1e-5, 500.0)
+TARGET = TargetShape(8, 4, 2, 1, 4, 12, 20, 1e-5, 500.0, True)
 SHAPE = DrafterShape(8, 12, 2, 1, 4, 1, 4, 20, 1, (0,), 500.0, 1e-5, n_target_layers=4)
 NOTHING_SAID = EvaluateOptions(None, None, None, None, None, None)
 

@@ -48,15 +48,21 @@ def _at_least(key: str, value: int, least: int) -> None:
         raise ValueError(f"{key} must be >= {least}, got {value}; raise {key}")
 
 
+def tapped_layers(config: DrafterConfig, n_target_layers: int) -> tuple[int, ...]:
+    """The target's layers that are tapped, ascending. Raises ValueError for taps that the target does not have."""
+    formula = config.taps is None
+    ids = target_layer_ids(n_target_layers, config.n_layers) if formula else tuple(config.taps or ())
+    if not ids or list(ids) != sorted(set(ids)) or ids[0] < 0 or ids[-1] >= n_target_layers:
+        raise ValueError(
+            f"drafter.taps must be ascending layers in 0..{n_target_layers - 1}, got {list(ids)};"
+            f" the target has {n_target_layers} layers"
+        )
+    return ids
+
+
 def resolve_shape(config: DrafterConfig, target: TargetDims, mask_token_id: int) -> DrafterShape:
     """The configuration with the target's dimensions. Raises ValueError for taps that the target does not have."""
-    formula = config.taps is None
-    ids = target_layer_ids(target.n_layers, config.n_layers) if formula else tuple(config.taps or ())
-    if not ids or list(ids) != sorted(set(ids)) or ids[0] < 0 or ids[-1] >= target.n_layers:
-        raise ValueError(
-            f"drafter.taps must be ascending layers in 0..{target.n_layers - 1}, got {list(ids)};"
-            f" the target has {target.n_layers} layers"
-        )
+    ids = tapped_layers(config, target.n_layers)
     if not 0 <= mask_token_id < target.vocab_size:
         raise ValueError(
             f"mask_token_id must be in 0..{target.vocab_size - 1}, got {mask_token_id}; name an unused id of the"

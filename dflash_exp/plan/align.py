@@ -120,8 +120,10 @@ def sync_efficiency(align: Align, cost_N: np.ndarray, bounds: np.ndarray, n_rank
     """The share of the ranks' time that is work when they meet after every step: mean over largest load.
 
     Over all steps between `bounds` int [n_steps + 1], each as long as its most loaded rank takes; `cost_N` is each
-    batch's cost in the order of training, at least one of them above 0.
+    batch's cost in the order of training, at least one of them above 0. A single rank waits for nobody: 1.
     """
+    if n_ranks == 1:
+        return 1.0
     cost = cost_N.tolist()
     longest = 0.0
     for begin, end in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):

@@ -86,6 +86,16 @@ def stage_costs(work: Work, costs: StageCosts) -> tuple[np.ndarray, np.ndarray]:
     return target, drafter
 
 
+def in_steps(work: Work, drawn: np.ndarray, bounds: np.ndarray) -> Work:
+    """Each step's work, summed over its batches: `drawn` int [N] is the order of training, `bounds` the steps in it."""
+    return Work(*(np.add.reduceat(term[drawn], bounds[:-1]) for term in vars(work).values()))
+
+
+def joined(parts: list[Work]) -> Work:
+    """The work of one part after the other, at least one."""
+    return Work(*(np.concatenate(terms) for terms in zip(*(vars(part).values() for part in parts), strict=True)))
+
+
 def batch_costs(
     batches: Batches, lengths: np.ndarray, anchors: np.ndarray, block_size: int, costs: StageCosts
 ) -> tuple[np.ndarray, np.ndarray]:

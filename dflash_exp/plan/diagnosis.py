@@ -28,12 +28,15 @@ class BatchCosts:
 
     target: np.ndarray
     drafter: np.ndarray
+    unit: str
+    """FLOP or s."""
+    basis: str
+    """What the costs rest on, in words."""
 
 
-def diagnose(
-    plan: EpochPlan, lr_per_step: np.ndarray | None = None, costs: BatchCosts | None = None
-) -> dict[str, object]:
-    """plan.json of a planned epoch; `lr_per_step` is float [n_steps], the learning rate of each of its steps."""
+def diagnose(plan: EpochPlan, lr_per_step: np.ndarray | None = None) -> dict[str, object]:
+    """plan.json of a planned epoch, but for what it costs; `lr_per_step` is float [n_steps], the learning rate of each
+    of its steps."""
     settings, sequences, counts = plan.settings, plan.sequences, plan.counts
     document = diagnose_order(
         plan.order, counts, settings.interleave, settings.batches_per_step, settings.seeds, plan.epoch
@@ -44,6 +47,7 @@ def diagnose(
         "tokens": sequences.n_tokens,
         "anchors": plan.n_anchors,
         "padding_share": 1 - sequences.n_tokens / plan.n_padded_tokens,
+        "per_bucket": per_bucket(plan),
         "batches_sha256": plan.batches_sha256,
         "plan_sha256": plan.plan_sha256,
     }
@@ -53,8 +57,6 @@ def diagnose(
         if lr_per_step is not None:
             lr_N = np.repeat(lr_per_step, np.diff(plan.bounds))
             document["lr_share"] = relative_share(plan.order, lr_N * weight_N, weight_N, len(counts))
-    if costs is not None:
-        document["cost"] = cost_per_batch(plan.order, counts, costs)
     return document
 
 
@@ -77,6 +79,7 @@ def diagnose_order(
         "tokens": None,
         "anchors": None,
         "padding_share": None,
+        "per_bucket": None,
         "batches_sha256": None,
         "order_sha256": array_sha256(order.astype("<i4")),
         "plan_sha256": None,
@@ -95,7 +98,27 @@ def diagnose_order(
         "cost": None,
         "sync_efficiency": None,
         "memory_bytes": None,
+        "hours": None,
         "steps_per_epoch": len(bounds) - 1,
+    }
+
+
+def per_bucket(plan: EpochPlan) -> dict[str, list[int] | None]:
+    """What each bucket holds in this epoch: sequences, anchors, tokens, and tokens with the padding."""
+    sequences, batches = plan.sequences, plan.batches
+    n_sequences = batches.sizes
+    padded_N = batches.longest(sequences.lengths).astype(np.int64) * n_sequences
+
+    def summed(values_N: np.ndarray) -> list[int]:
+        sums = np.zeros(len(plan.counts), dtype=np.int64)
+        np.add.at(sums, batches.bucket, values_N)
+        return sums.tolist()
+
+    return {
+        "sequences": summed(n_sequences),
+        "anchors": None if sequences.anchors is None else summed(batches.sums(sequences.anchors)),
+        "tokens": summed(batches.sums(sequences.lengths)),
+        "padded_tokens": summed(padded_N),
     }
 
 
@@ -178,13 +201,18 @@ def relative_share(order: np.ndarray, counted_N: np.ndarray, fair_N: np.ndarray,
 
 
 def cost_per_batch(order: np.ndarray, counts: np.ndarray, costs: BatchCosts) -> dict[str, object]:
-    """The mean cost of a batch of each bucket in both stages, and the stage with the larger sum over the epoch."""
+    """The mean cost of a batch of each bucket in both stages, and the bottleneck, with the larger sum over the epoch.
+
+    Where the stages have devices of their own it sets the pace; where they share one, it takes most of its time.
+    """
     target = np.bincount(order, weights=costs.target, minlength=len(counts))
     drafter = np.bincount(order, weights=costs.drafter, minlength=len(counts))
     return {
         "target": _ratios(target, counts),
         "drafter": _ratios(drafter, counts),
         "bottleneck": "target" if target.sum() > drafter.sum() else "drafter",
+        "unit": costs.unit,
+        "basis": costs.basis,
     }
 
 

@@ -12,6 +12,10 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
+from dflash_exp.plan.compiling import listen
+
+listen()  # here, where numba has been imported anyway
+
 NEVER = 2**62
 """The release of a batch that a bucket does not have: later than any slot."""
 

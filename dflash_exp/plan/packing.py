@@ -14,6 +14,10 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
+from dflash_exp.plan.compiling import listen
+
+listen()  # here, where numba has been imported anyway
+
 BIN_SEQUENCES = 2**15
 """A bin holds about half as many to as many: 200 KB of ids and lengths."""
 

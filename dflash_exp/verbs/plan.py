@@ -22,9 +22,9 @@ def plan(arguments: list[str]) -> int:
     from dflash_exp.planning import show_plan
 
     if not jobs[0].in_sweep:
-        return show_plan(jobs[0].config)
+        return show_plan(jobs[0].config, jobs[0].speed_from)
     jobs = _in_a_new_folder(jobs)
-    code = in_turn(jobs, lambda job: show_plan(job.config), lambda: False)
+    code = in_turn(jobs, lambda job: show_plan(job.config, job.speed_from), lambda: False)
     _print_side_by_side(jobs)
     return code
 

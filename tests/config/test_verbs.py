@@ -30,9 +30,9 @@ class FakeExperiment(ModuleType):
 
     def start(self, config: Config, overrides: list[str], stop: StopSignals) -> int:
         self.overrides.append(overrides)
-        return self.show_plan(config)
+        return self.show_plan(config, None)
 
-    def show_plan(self, config: Config) -> int:
+    def show_plan(self, config: Config, speed_from: Config | None) -> int:
         self.configs.append(config)
         return self.answer(config)
 

@@ -14,6 +14,8 @@ from dflash_exp.plan.cost import (
     batch_work,
     counted_costs,
     fit_costs,
+    in_steps,
+    joined,
     slower_stage,
     stage_costs,
 )
@@ -48,6 +50,13 @@ def test_work_counts_beyond_32_bits() -> None:
     lengths = np.array([100_000, 100_000], dtype=np.int32)
     work = batch_work(Batches(np.array([0, 1]), np.array([0, 2]), np.array([1])), lengths, lengths, 16)
     assert work.squares.tolist() == work.anchor_tokens.tolist() == [2 * 10**10]
+
+
+def test_a_step_s_work_is_that_of_its_batches_in_the_order_of_training() -> None:
+    work = Work(*(np.array([1, 2, 4]) * factor for factor in (1, 10, 100, 1, 1, 1)))
+    steps = in_steps(work, drawn=np.array([2, 0, 1]), bounds=np.array([0, 2, 3]))
+    assert steps.batches.tolist() == [5, 2] and steps.squares.tolist() == [500, 200]
+    assert joined([steps, work]).padded_tokens.tolist() == [50, 20, 10, 20, 40]
 
 
 def test_costs_are_the_terms_of_both_stages_times_their_coefficients() -> None:

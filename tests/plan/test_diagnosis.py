@@ -11,7 +11,7 @@ from dflash_exp.plan import diagnosis
 from dflash_exp.plan.align import step_bounds
 from dflash_exp.plan.batches import TokenBudget
 from dflash_exp.plan.buckets import Fixed
-from dflash_exp.plan.diagnosis import BatchCosts, anchor_weight, diagnose, diagnose_order
+from dflash_exp.plan.diagnosis import BatchCosts, anchor_weight, cost_per_batch, diagnose, diagnose_order
 from dflash_exp.plan.epoch import EpochPlan, Planner, PlanSettings
 from dflash_exp.plan.interleave import DiversityFirst, Shuffle, StrideJitter, Weights
 from dflash_exp.plan.seeds import Seeds
@@ -22,9 +22,10 @@ COUNTS = np.array([3, 0, 5])
 SEEDS = Seeds(init=1, data=2, anchors=3, order=4)
 KEYS = [
     *["strategy", "seeds", "epoch", "edges", "counts", "sequences", "tokens"],
-    *["anchors", "padding_share", "batches_sha256", "order_sha256", "plan_sha256", "batches_per_step", "max_run"],
-    *["mean_run", "run_lengths", "max_prefix_deviation", "exhausted_at", "pick_rate", "tail_batches", "window_tv"],
-    *["step_mix_tv", "anchor_weight", "lr_share", "cost", "sync_efficiency", "memory_bytes", "steps_per_epoch"],
+    *["anchors", "padding_share", "per_bucket", "batches_sha256", "order_sha256", "plan_sha256", "batches_per_step"],
+    *["max_run", "mean_run", "run_lengths", "max_prefix_deviation", "exhausted_at", "pick_rate", "tail_batches"],
+    *["window_tv", "step_mix_tv", "anchor_weight", "lr_share", "cost", "sync_efficiency", "memory_bytes", "hours"],
+    "steps_per_epoch",
 ]
 
 
@@ -96,8 +97,8 @@ def test_the_document_has_the_keys_of_plan_json_in_their_order_and_is_json() -> 
 def test_counts_alone_leave_null_what_they_cannot_know() -> None:
     unknown = [key for key, value in by_hand().items() if value is None]
     assert unknown == [
-        *["edges", "sequences", "tokens", "anchors", "padding_share", "batches_sha256", "plan_sha256"],
-        *["window_tv", "anchor_weight", "lr_share", "cost", "sync_efficiency", "memory_bytes"],
+        *["edges", "sequences", "tokens", "anchors", "padding_share", "per_bucket", "batches_sha256", "plan_sha256"],
+        *["window_tv", "anchor_weight", "lr_share", "cost", "sync_efficiency", "memory_bytes", "hours"],
     ]
 
 
@@ -118,6 +119,17 @@ def test_padding_is_what_the_longest_of_each_batch_adds() -> None:
     settings = PlanSettings(Fixed([10]), TokenBudget(20, 0, None, frozen=False), Shuffle(), 1, SEEDS)
     plan = Planner(Sequences(np.array([4, 10]), np.arange(2)), settings).epoch(0)
     assert diagnose(plan)["padding_share"] == pytest.approx(6 / 20)
+
+
+def test_what_each_bucket_holds_worked_out_by_hand() -> None:
+    sequences = Sequences(np.array([2, 4, 9, 3, 10]), np.arange(5), anchors=np.array([1, 2, 4, 0, 5]))
+    settings = PlanSettings(Fixed([4, 6, 10]), TokenBudget(20, 0, None, frozen=False), Shuffle(), 2, SEEDS)
+    plan = Planner(sequences, settings).epoch(0)  # 2, 4 and 3 in one batch, 9 and 10 in another
+    assert diagnose(plan)["per_bucket"] == {
+        "sequences": [3, 0, 2], "anchors": [3, 0, 9], "tokens": [9, 0, 19], "padded_tokens": [12, 0, 20]
+    }  # fmt: skip
+    bare = Planner(Sequences(np.array([2, 4]), np.arange(2)), settings).epoch(0)
+    assert diagnosis.per_bucket(bare)["anchors"] is None
 
 
 def test_anchor_weights_worked_out_by_hand() -> None:
@@ -162,9 +174,13 @@ def test_a_constant_learning_rate_is_shared_fairly_and_a_falling_one_favours_the
 
 
 def test_costs_are_means_of_a_batch_and_the_dearer_stage_is_the_bottleneck() -> None:
-    plan = small_plan()
-    costs = BatchCosts(target=np.where(plan.order == 0, 1.0, 5.0), drafter=np.where(plan.order == 0, 9.0, 2.0))
-    assert diagnose(plan, costs=costs)["cost"] == {"target": [1.0, 5.0], "drafter": [9.0, 2.0], "bottleneck": "drafter"}
+    order, counts = np.array([1, 0, 1]), np.array([1, 2])
+    costs = BatchCosts(np.array([4.0, 1.0, 6.0]), np.array([2.0, 9.0, 2.0]), "s", "a watch")
+    assert cost_per_batch(order, counts, costs) == {
+        "target": [1.0, 5.0], "drafter": [9.0, 2.0], "bottleneck": "drafter", "unit": "s", "basis": "a watch"
+    }  # fmt: skip
+    slower = BatchCosts(costs.target * 1.3, costs.drafter, "s", "a watch")
+    assert cost_per_batch(order, counts, slower)["bottleneck"] == "target"
 
 
 def test_counts_without_a_batch_are_refused() -> None:

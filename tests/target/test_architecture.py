@@ -24,7 +24,9 @@ def test_the_shape_holds_what_the_configuration_states(make_model: MakeModel) ->
         vocab_size=64,
         rms_norm_eps=1e-5,
         rope_theta=5000.0,
+        tied_embeddings=False,
     )
+    assert target_shape(make_model(tie_word_embeddings=True).config).tied_embeddings
 
 
 def test_what_an_architecture_does_not_state_follows_from_the_rest() -> None:

@@ -1,0 +1,112 @@
+"""What an epoch costs before anybody pays for it: work, evenness of ranks, memory, hours.
+
+In: the configuration, its first epoch and, where there is one, a measured run. Out: the fields of plan.json. Costs are
+FLOP counted from sizes (config.json is read, no weights), or seconds fitted to a run's records.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from dflash_exp.architecture import TargetShape
+from dflash_exp.config import Config
+from dflash_exp.drafter.model import tapped_layers
+from dflash_exp.measured import Measured
+from dflash_exp.models import known_shape
+from dflash_exp.optim import Muon
+from dflash_exp.pipeline.line import Overlapped
+from dflash_exp.plan.align import sync_efficiency
+from dflash_exp.plan.cost import StageCosts, Work, batch_work, counted_costs, slower_stage, stage_costs
+from dflash_exp.plan.diagnosis import BatchCosts, cost_per_batch
+from dflash_exp.plan.epoch import EpochPlan
+from dflash_exp.plan.memory import Models, UnderWay, peak_memory
+
+COUNTED = "counted from the sizes of target and drafter"
+
+
+@dataclass(frozen=True)
+class Price:
+    """Fields of plan.json; None is what cannot be known."""
+
+    cost: dict[str, object] | None = None
+    sync_efficiency: float | None = None
+    memory_bytes: dict[str, int] | None = None
+    hours: dict[str, object] | None = None
+
+
+def price(config: Config, first: EpochPlan, run_tokens: int, measured: Measured | None) -> Price:
+    """What an epoch like `first` costs, and a run of `run_tokens`. Raises ValueError for a target that is not one.
+
+    A rank's target and drafter, and all its target workers, share one device, so no cost is divided by anything: the
+    bottleneck is the stage that takes most of the device's time, and the line at best as long as both together.
+    """
+    shape, work = known_shape(config.target), _work(config, first)
+    hours = _hours(config, first, run_tokens, work, measured)
+    costs, unit, basis = _costs(config, shape, measured)
+    if costs is None:
+        return Price(hours=hours)
+    target, drafter = (cost[first.drawn] for cost in stage_costs(work, costs))
+    evenness = sync_efficiency(config.align, slower_stage(target, drafter), first.bounds, config.topology.n_ranks)
+    return Price(
+        cost=cost_per_batch(first.order, first.counts, BatchCosts(target, drafter, unit, basis)),
+        sync_efficiency=sync_efficiency(
+            config.align, slower_stage(target, drafter), first.bounds, config.topology.n_ranks
+        ),
+        memory_bytes=None if shape is None else _memory(config, shape, work, first.batches.sizes),
+        hours=hours,
+    )
+
+
+def _work(config: Config, first: EpochPlan) -> Work:
+    """Of each batch, in canonical order."""
+    anchors = first.sequences.anchors
+    assert anchors is not None, "a plan of data counts anchors"
+    return batch_work(first.batches, first.sequences.lengths, anchors, config.drafter.block_size)
+
+
+def _costs(config: Config, shape: TargetShape | None, measured: Measured | None) -> tuple[StageCosts | None, str, str]:
+    """The coefficients, their unit and what they rest on."""
+    if measured is not None:
+        return measured.costs, "s", measured.basis
+    if shape is None:
+        return None, "FLOP", COUNTED
+    drafter, taps = config.drafter, tapped_layers(config.drafter, shape.n_layers)
+    counted = counted_costs(shape, taps[-1] + 1, drafter.n_layers, len(taps), drafter.block_size)
+    return counted, "FLOP", COUNTED
+
+
+def _memory(config: Config, shape: TargetShape, work: Work, n_sequences: np.ndarray) -> dict[str, int]:
+    drafter, pipeline = config.drafter, config.pipeline
+    models = Models(
+        sizes=shape,
+        n_target_layers=shape.n_layers,
+        tied_embeddings=shape.tied_embeddings,
+        target_width=config.target.dtype.torch.itemsize,
+        n_drafter_layers=drafter.n_layers,
+        n_taps=len(tapped_layers(drafter, shape.n_layers)),
+        block_size=drafter.block_size,
+        slots_per_pass=drafter.slots_per_pass,
+        matrix_state_width=4 if isinstance(config.optim, Muon) else 8,
+    )
+    line = UnderWay(1, None, 1)
+    if isinstance(pipeline, Overlapped):
+        line = UnderWay(pipeline.features_ahead, pipeline.features_bytes, config.topology.target_workers)
+    return peak_memory(models, work, n_sequences, line).as_json()
+
+
+def _hours(
+    config: Config, first: EpochPlan, run_tokens: int, work: Work, measured: Measured | None
+) -> dict[str, object] | None:
+    """Of the first epoch and of the whole run, whose other epochs are taken to be as fast; None without a speed."""
+    epoch_tokens, tokens_per_s = first.sequences.n_tokens, config.plan.tokens_per_s
+    if measured is not None:
+        target_s, drafter_s = stage_costs(work, measured.costs)
+        tokens_per_s = epoch_tokens / (measured.pace * float(target_s.sum() + drafter_s.sum()))
+    if tokens_per_s is None:
+        return None
+    return {
+        "run": run_tokens / tokens_per_s / 3600,
+        "epoch": epoch_tokens / tokens_per_s / 3600,
+        "tokens_per_s": tokens_per_s,
+        "basis": f"plan.tokens_per_s={tokens_per_s:g}" if measured is None else measured.basis,
+    }

@@ -1,0 +1,88 @@
+"""The terms of the predicted peak, worked out by hand."""
+
+import dataclasses
+from dataclasses import dataclass
+
+import numpy as np
+
+from dflash_exp.plan.cost import Work
+from dflash_exp.plan.memory import Models, UnderWay, drafter_activations, peak_memory
+
+
+@dataclass(frozen=True)
+class Small:
+    hidden_size: int = 4
+    intermediate_size: int = 6
+    n_heads: int = 2
+    n_kv_heads: int = 1
+    head_dim: int = 3
+    vocab_size: int = 10
+
+
+MODELS = Models(
+    Small(), n_target_layers=3, tied_embeddings=False, target_width=2, n_drafter_layers=2, n_taps=2, block_size=2,
+    slots_per_pass=8, matrix_state_width=4,
+)  # fmt: skip
+LAYER = 4 * (2 * 6 + 2 * 3 + 3 * 6) + 2 * 4 + 2 * 3  # 144 in matrices, 14 in norms
+ONE_WAY = UnderWay(1, None, 1)
+NONE = np.zeros(2, dtype=np.int64)
+WORK = Work(batches=NONE, padded_tokens=np.array([20, 16]), squares=NONE, slots=np.array([6, 40]), anchor_tokens=NONE,
+            tokens=np.array([20, 14]))  # fmt: skip
+N_SEQUENCES = np.array([1, 4])
+
+
+def test_weights_gradients_and_optimizer_worked_out_by_hand() -> None:
+    found = peak_memory(MODELS, WORK, N_SEQUENCES, ONE_WAY)
+    drafter = 2 * LAYER + 2 * 4 * 4 + 2 * 4
+    assert found.target_weights == 2 * (3 * LAYER + 2 * 10 * 4 + 4)
+    assert found.drafter_weights == 4 * (drafter + 2 * 10 * 4)  # with fp32 copies of embedding and head
+    assert found.gradients == 4 * drafter
+    norms = 2 * 14 + 8
+    assert found.optimizer == 4 * (drafter - norms) + 8 * norms
+    assert found.as_json()["total"] == sum(vars(found).values())
+
+
+def test_a_tied_target_of_32_bits_has_one_table_and_shares_it_with_the_drafter() -> None:
+    models = dataclasses.replace(MODELS, tied_embeddings=True, target_width=4)
+    found = peak_memory(models, WORK, N_SEQUENCES, ONE_WAY)
+    assert found.target_weights == 4 * (3 * LAYER + 10 * 4 + 4)
+    assert found.drafter_weights == found.gradients
+
+
+def test_features_under_way_are_bounded_in_batches_and_bytes_and_one_always_passes() -> None:
+    one = 2 * 2 * 4 * 20
+    for line, expected in (
+        (UnderWay(4, None, 1), 4 * one),
+        (UnderWay(4, 3 * one, 1), 3 * one),
+        (UnderWay(4, 1, 1), one),
+        (UnderWay(2, 9 * one, 1), 2 * one),
+    ):
+        assert peak_memory(MODELS, WORK, N_SEQUENCES, line).features == expected
+
+
+def test_every_target_worker_has_a_forward_of_its_own() -> None:
+    forward = 2 * 20 * (3 * 6 + 5 * 4)
+    assert peak_memory(MODELS, WORK, N_SEQUENCES, ONE_WAY).target_activations == forward
+    assert peak_memory(MODELS, WORK, N_SEQUENCES, UnderWay(4, None, 3)).target_activations == 3 * forward
+
+
+def test_drafter_activations_worked_out_by_hand() -> None:
+    context = 4 * 4 + (5 * 2 + 2) * 3  # floats a token
+    per_slot = 2 * (4 * 4 + 4 * 6 + 3 * 3 + 4 * 6) - (2 * 4 + 6 + 3)
+    # batch 0: a sequence of 20, 6 slots, all in one pass; the group is all anchors
+    seen = 6 * 2 * (20 + 2)
+    attention = 2 * seen - 6 * 24
+    first = 20 * context + 6 * per_slot + 2 * seen + max(6 * 18, 6 * 16 + 60, attention)
+    # batch 1: 4 sequences of 4, 40 slots of which 8 at once
+    seen = 8 * 2 * (4 + 2)
+    second = 16 * context + 8 * per_slot + 2 * seen + max(8 * 18, 8 * 16 + 80, 2 * seen - 8 * 24)
+    assert drafter_activations(MODELS, WORK, N_SEQUENCES).tolist() == [4 * first, 4 * second]
+    found = peak_memory(MODELS, WORK, N_SEQUENCES, ONE_WAY).drafter_activations
+    assert found == 4 * max(first, second)
+
+
+def test_more_slots_than_a_pass_take_no_more_memory() -> None:
+    work = dataclasses.replace(WORK, slots=np.array([8, 4000]), padded_tokens=np.array([20, 20]))
+    alike = drafter_activations(MODELS, work, np.array([2, 2]))
+    group_of_all = drafter_activations(MODELS, dataclasses.replace(work, slots=np.array([8, 8])), np.array([2, 2]))
+    assert alike[1] <= group_of_all[1] == alike[0]
