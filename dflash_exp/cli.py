@@ -77,12 +77,10 @@ def plan(arguments: list[str]) -> int:
     jobs = compose_jobs(arguments)
     if not jobs:
         return DONE
-    from dflash_exp.planning import show_plan
-
     if not jobs[0].in_sweep:
-        return show_plan(jobs[0].config)
+        return _show_plan(jobs[0])
     jobs = _in_a_new_folder(jobs)
-    code = _in_turn(jobs, lambda job: show_plan(job.config))
+    code = _in_turn(jobs, _show_plan)
     _print_side_by_side(jobs)
     return code
 
@@ -163,6 +161,17 @@ def _bench_parser() -> argparse.ArgumentParser:
     parser.add_argument("--items", type=int, default=2000, metavar="N", help="batches that go through the line (2000)")
     parser.add_argument("--json", action="store_true", help="one JSON object")
     return parser
+
+
+def _show_plan(job: "Job") -> int:
+    from dflash_exp.planning import show_plan
+
+    run = job.config.plan.loss_from
+    if run is None:
+        return show_plan(job.config)
+    from dflash_exp.sequence_losses import losses_for
+
+    return show_plan(job.config, losses_for(job.config, Path(run)))
 
 
 def _in_a_new_folder(jobs: "list[Job]") -> "list[Job]":

@@ -39,7 +39,10 @@ GROUPS = (
 """The fields of `Config` whose class the chosen option names by `_target_`."""
 
 OUTSIDE_IDENTITY = ("run_dir", "topology", "telemetry", "checkpoint", "evaluate", "force", "profile")
-"""What may differ between two commands that mean the same run; `plan.out` too."""
+"""What may differ between two commands that mean the same run; what `PLAN_SHOWS` names, too."""
+
+PLAN_SHOWS = ("out", "loss_from")
+"""Keys of `plan` that say where a plan is shown and with what beside it."""
 
 
 def _require(holds: bool, key: str, rule: str, value: object, mend: str) -> None:
@@ -105,11 +108,15 @@ class PlanOutput:
     counts: list[int] | None
     """Batches per bucket, planned without any data; None: planned from the data."""
     out: str
+    loss_from: str | None
+    """A run's directory: the loss curve of its newest checkpoint under this order; None: no curve."""
 
     def __post_init__(self) -> None:
-        counts = self.counts
+        counts, run = self.counts, self.loss_from
         holds = counts is None or (len(counts) > 0 and min(counts) >= 0 and sum(counts) > 0)
         _require(holds, "plan.counts", "numbers of batches, >= 0 and not all 0", counts, "null plans from the data")
+        of_data = run is None or counts is None
+        _require(of_data, "plan.loss_from", "null with plan.counts, which has no data", run, "leave one of them out")
 
 
 @dataclass(frozen=True)
@@ -193,7 +200,7 @@ def within_identity(key: str) -> bool:
     """Whether a dotted key says what a run computes. Of `pipeline` only the threads do: they decide the last bit."""
     group = key.partition(".")[0]
     outside = group in OUTSIDE_IDENTITY or (group == "pipeline" and not key.startswith("pipeline.threads"))
-    return not outside and key != "plan.out"
+    return not outside and key not in [f"plan.{name}" for name in PLAN_SHOWS]
 
 
 def identity(config: Config) -> str:
@@ -202,7 +209,8 @@ def identity(config: Config) -> str:
     for key in OUTSIDE_IDENTITY:
         del values[key]
     values["pipeline"] = {"threads": values["pipeline"]["threads"]}
-    del values["plan"]["out"]
+    for key in PLAN_SHOWS:
+        del values["plan"][key]
     canonical = json.dumps(values, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     slug = re.sub(r"[^a-z0-9_]+", "-", f"{config.name}-{option_name(config.interleave)}".lower()).strip("-")
     return f"{slug}-s{config.seed}-{sha256(canonical.encode()).hexdigest()[:8]}"

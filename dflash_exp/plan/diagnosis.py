@@ -96,6 +96,7 @@ def diagnose_order(
         "sync_efficiency": None,
         "memory_bytes": None,
         "steps_per_epoch": len(bounds) - 1,
+        "loss_from": None,
     }
 
 
