@@ -132,7 +132,7 @@ def newest_whole(run_dir: Path, say: Callable[[str], None]) -> Path | None:
     """The newest checkpoint whose checksums hold, which `latest` names from now on; a damaged one is said, and moved
     aside as `damaged-step-<n>`."""
     for folder in reversed(step_folders(run_dir / "checkpoints")):
-        damage = _damage(folder)
+        damage = damage_of(folder)
         if damage is None:
             write_whole(folder.parent / LATEST, folder.name + "\n")  # a kill may have come before it
             return folder
@@ -172,7 +172,7 @@ def _fill(folder: Path, snapshot: Snapshot) -> None:
     (folder / CHECKSUMS).write_text(json.dumps(sums, indent=1) + "\n", encoding="utf-8")
 
 
-def _damage(folder: Path) -> str | None:
+def damage_of(folder: Path) -> str | None:
     """What is wrong with a checkpoint's files, None where nothing is."""
     try:
         sums = json.loads((folder / CHECKSUMS).read_text(encoding="utf-8"))

@@ -42,7 +42,7 @@ GROUPS = (
 OUTSIDE_IDENTITY = ("run_dir", "topology", "telemetry", "checkpoint", "evaluate", "force", "profile")
 """What may differ between two commands that mean the same run; what `PLAN_SHOWS` names, too."""
 
-PLAN_SHOWS = ("out", "tokens_per_s", "speed_from")
+PLAN_SHOWS = ("out", "tokens_per_s", "speed_from", "loss_from")
 """Keys of `plan` that say where a plan is shown and with what beside it."""
 
 
@@ -114,6 +114,9 @@ class PlanOutput:
     speed_from: str | None = None
     """A run's directory, from whose records costs in seconds and hours follow; at most one of the two is given."""
 
+    loss_from: str | None = None
+    """A run's directory: the loss curve of its newest checkpoint under this order; None: no curve."""
+
     def __post_init__(self) -> None:
         counts, speed = self.counts, self.tokens_per_s
         holds = counts is None or (len(counts) > 0 and min(counts) >= 0 and sum(counts) > 0)
@@ -128,6 +131,8 @@ class PlanOutput:
         _require(
             of_data, "plan.counts", "null with a speed, which is of tokens", f"{counts} and {got}", "leave one out"
         )
+        learnt, run = self.loss_from is None or counts is None, self.loss_from
+        _require(learnt, "plan.loss_from", "null with plan.counts, which has no data", run, "leave one of them out")
 
 
 @dataclass(frozen=True)

@@ -10,15 +10,19 @@ from collections.abc import Callable
 from pathlib import Path
 
 
-def write_whole(path: Path, text: str) -> None:
-    """Write a small file so that it is there whole or as it was before."""
+def write_whole(path: Path, content: str | bytes) -> None:
+    """Write a small file, text as UTF-8, so that it is there whole or as it was before; what fails leaves nothing."""
     handle, unfinished = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
-    with os.fdopen(handle, "w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(handle)
-    os.chmod(unfinished, 0o644)
-    os.replace(unfinished, path)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content.encode() if isinstance(content, str) else content)
+            file.flush()
+            os.fsync(handle)
+        os.chmod(unfinished, 0o644)
+        os.replace(unfinished, path)
+    except BaseException:
+        Path(unfinished).unlink(missing_ok=True)
+        raise
     _sync(path.parent)
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 from rich.console import Console
 
+from dflash_exp.composition import LossCurve, SequenceLosses, loss_curve, loss_figures
 from dflash_exp.config import Config
 from dflash_exp.data.store import Conversations, read_split
 from dflash_exp.drafter.anchors import candidates, choose_anchors, expected_weight
@@ -27,7 +28,7 @@ from dflash_exp.plan.sequences import Sequences
 from dflash_exp.pricing import price
 from dflash_exp.run_directory import free_directory, write_json
 from dflash_exp.suggest import ConfigError
-from dflash_exp.summary import print_plan
+from dflash_exp.summary import print_loss_from, print_plan
 
 
 @dataclass(frozen=True)
@@ -141,37 +142,56 @@ def plan_document(config: Config, planned: Planned, measured: Measured | None = 
     return document | asdict(price(config, first, planned.n_tokens(), measured))
 
 
-def show_plan(config: Config, speed_from: Config | None) -> int:
+def show_plan(config: Config, speed_from: Config | None, losses: SequenceLosses | None) -> int:
     """Print an epoch; write plan.json, plan.png and order.npy to `plan.out`, or beside it where that exists.
 
-    `speed_from` is the configuration of the run that `plan.speed_from` names.
+    `speed_from` is the configuration of the run that `plan.speed_from` names. With the losses of the plan's sequences
+    also loss.npy and loss.png, the curve of this order at fixed parameters.
     """
     console = Console()
     try:
-        order, document = _counted_plan(config) if config.plan.counts is not None else _data_plan(config, speed_from)
+        order, document, curve = _shown(config, speed_from, losses)
     except ValueError as error:
         raise ConfigError(str(error)) from error
     print_plan(console, document)
+    print_loss_from(console, document)
     out = free_directory(Path(config.plan.out))
     out.parent.mkdir(parents=True, exist_ok=True)
-    write_folder(out, lambda folder: write_plan(folder, order, document))
-    console.print(f"plan.json, plan.png and order.npy are in {out}", highlight=False)
+    write_folder(out, lambda folder: write_plan(folder, order, document, curve))
+    files = "plan.json, plan.png" if curve is None else "plan.json, plan.png, loss.npy, loss.png"
+    console.print(f"{files} and order.npy are in {out}", highlight=False)
     return 0
 
 
-def write_plan(folder: Path, order: np.ndarray, document: Mapping[str, object]) -> None:
-    """plan.json, the picture of it and the order int32 [N], into an empty folder."""
+def write_plan(folder: Path, order: np.ndarray, document: Mapping[str, object], curve: LossCurve | None) -> None:
+    """plan.json, the picture of it and the order int32 [N], into an empty folder; the curve and its picture, too."""
     from dflash_exp.compare.plan_figure import plan_png  # matplotlib takes .5 s, which a run does not need
 
     write_json(folder / "plan.json", document)
     (folder / "plan.png").write_bytes(plan_png(order, document))
     np.save(folder / "order.npy", order)
+    if curve is not None:
+        from dflash_exp.compare.loss_figure import ShownCurve, loss_png
+
+        shown = ShownCurve(curve.loss, curve.median, curve.jumps)
+        (folder / "loss.png").write_bytes(loss_png(shown, order, document))
+        np.save(folder / "loss.npy", curve.loss.astype(np.float32))
 
 
-def _data_plan(config: Config, speed_from: Config | None) -> tuple[np.ndarray, dict[str, object]]:
+Shown = tuple[np.ndarray, dict[str, object], LossCurve | None]
+"""An order int32 [N], its plan.json, and its loss at fixed parameters where that is asked for."""
+
+
+def _shown(config: Config, speed_from: Config | None, losses: SequenceLosses | None) -> Shown:
+    if config.plan.counts is not None:
+        return _counted_plan(config)
     planned = plan_run(config)
     measured = None if speed_from is None else _measured(Path(config.plan.speed_from or ""), speed_from)
-    return planned.planner.epoch(0).order, plan_document(config, planned, measured)
+    epoch, document = planned.planner.epoch(0), plan_document(config, planned, measured)
+    if losses is None:
+        return epoch.order, document, None
+    curve = loss_curve(epoch, losses)
+    return epoch.order, document | {"loss_from": loss_figures(curve, losses)}, curve
 
 
 def _measured(run_dir: Path, run: Config) -> Measured:
@@ -179,10 +199,10 @@ def _measured(run_dir: Path, run: Config) -> Measured:
     return measure(run_dir, planned.planner, planned.epochs, run.drafter.block_size)
 
 
-def _counted_plan(config: Config) -> tuple[np.ndarray, dict[str, object]]:
+def _counted_plan(config: Config) -> Shown:
     counts = np.array(config.plan.counts)
     order = draw_order(config.interleave, counts, config.seeds, 0)
-    return order, diagnose_order(order, counts, config.interleave, config.batches_per_step, config.seeds, 0)
+    return order, diagnose_order(order, counts, config.interleave, config.batches_per_step, config.seeds, 0), None
 
 
 def _expectations(config: Config, conversations: Conversations) -> tuple[np.ndarray, np.ndarray]:

@@ -49,9 +49,7 @@ def price(config: Config, first: EpochPlan, run_tokens: int, measured: Measured 
     evenness = sync_efficiency(config.align, slower_stage(target, drafter), first.bounds, config.topology.n_ranks)
     return Price(
         cost=cost_per_batch(first.order, first.counts, BatchCosts(target, drafter, unit, basis)),
-        sync_efficiency=sync_efficiency(
-            config.align, slower_stage(target, drafter), first.bounds, config.topology.n_ranks
-        ),
+        sync_efficiency=evenness,
         memory_bytes=None if shape is None else _memory(config, shape, work, first.batches.sizes),
         hours=hours,
     )

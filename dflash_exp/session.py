@@ -47,7 +47,7 @@ class Session:
     def write_plan(self, folder: Path) -> None:
         """The first epoch's plan with its order and picture, into an empty folder."""
         order = self.planned.planner.epoch(0).order
-        write_plan(folder, order, plan_document(self.config, self.planned))
+        write_plan(folder, order, plan_document(self.config, self.planned), None)
 
 
 @dataclass(frozen=True)

@@ -158,13 +158,29 @@ def _count(values: Sequence[int] | None, bucket: int) -> str:
     return "-" if values is None else f"{values[bucket]:,}"
 
 
+def print_loss_from(console: Console, document: Mapping[str, Any]) -> None:
+    """What a step of this order costs with nothing learned, where plan.json says it."""
+    source = document["loss_from"]
+    if source is None:
+        return
+    console.print(
+        f"loss with nothing learned ({source['run']}, {source['checkpoint']}): mean {source['mean']:.3f}, "
+        f"SD of a step {source['curve_sd']:.3f} ({source['curve_sd_within']:.3f} within the buckets), "
+        f"of the running median {source['median_sd']:.4f}, {source['jumps']} jumps; "
+        f"by bucket {', '.join(map(_figure, source['per_bucket_mean']))}",
+        highlight=False,
+    )
+
+
 def print_plans(console: Console, documents: Sequence[tuple[str, Mapping[str, Any]]]) -> None:
     """Several plans side by side, one row a plan.json, the longest runs last; nothing for none."""
     if not documents:
         return
     table = Table(title="side by side", title_justify="left")
     table.add_column("plan", no_wrap=True)
-    for heading in ("longest run", "mean run", "deviation", "first out at", "TV of 100 batches", "TV of a step"):
+    headings = ["longest run", "mean run", "deviation", "first out at", "TV of 100 batches", "TV of a step"]
+    with_loss = any(document["loss_from"] is not None for _, document in documents)
+    for heading in [*headings, "SD of loss", "of its median"] if with_loss else headings:
         table.add_column(heading, justify="right")
     for name, document in sorted(documents, key=lambda named: (named[1]["max_run"], named[1]["max_prefix_deviation"])):
         window = document["window_tv"]
@@ -176,8 +192,13 @@ def print_plans(console: Console, documents: Sequence[tuple[str, Mapping[str, An
             f"{100 * min(share for share in document['exhausted_at'] if share is not None):.2f} %",
             "-" if window is None else f"{window['mean']:.4f}",
             f"{document['step_mix_tv']['mean']:.4f}",
+            *(_loss_sds(document["loss_from"]) if with_loss else ()),
         )
     console.print(table)
+
+
+def _loss_sds(source: Mapping[str, Any] | None) -> tuple[str, str]:
+    return ("-", "-") if source is None else (f"{source['curve_sd']:.3f}", f"{source['median_sd']:.4f}")
 
 
 def tau_line(part: Mapping[str, Any]) -> str:

@@ -132,4 +132,4 @@ def test_a_small_file_is_written_whole_or_stays_as_it_was(tmp_path: Path, monkey
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(OSError, match="no space"):
         write_whole(path, "three\n")
-    assert path.read_text() == "two\n"
+    assert path.read_text() == "two\n" and [p.name for p in tmp_path.iterdir()] == ["latest"]

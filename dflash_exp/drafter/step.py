@@ -78,6 +78,20 @@ class DrafterStep:
             return _no_sums(self.drafter, len(anchors.position_A))
         return _added(list(self._passes(self._context(features, anchors), anchors)))
 
+    @torch.no_grad()
+    def measure_each(self, features: TargetFeatures) -> list[BatchSums]:
+        """The sums of every sequence of the batch, in its order; added up they are what `measure` returns."""
+        row_A = features.batch.anchor_row_A.cpu()
+        parts: list[list[BatchSums]] = [[] for _ in features.batch.lengths_B]
+        if len(row_A):
+            anchors = locate_anchors(features.batch, self.drafter.shape.block_size)
+            for first, hidden_ASH in self._hidden(self._context(features, anchors), anchors):
+                rows, counts = row_A[first : first + len(hidden_ASH)].unique_consecutive(return_counts=True)
+                for row, own_ASH in zip(rows.tolist(), hidden_ASH.split(counts.tolist()), strict=True):
+                    parts[row].append(self._sums(own_ASH, anchors, first))
+                    first += len(own_ASH)
+        return [_added(own) if own else _no_sums(self.drafter, 0) for own in parts]
+
     def finish(self, denominator: float) -> StepOutcome:
         """Divide, clip by global norm, update, clear. `denominator`: see `loss.denominator`, summed over ranks.
 
@@ -110,14 +124,21 @@ class DrafterStep:
         return self.drafter.context(features_BTF)
 
     def _passes(self, context: Context, anchors: Anchors) -> Iterator[BatchSums]:
-        """The blocks, `anchors_per_pass` at a time."""
+        """The sums of `anchors_per_pass` blocks at a time."""
+        return (self._sums(hidden_ASH, anchors, first) for first, hidden_ASH in self._hidden(context, anchors))
+
+    def _hidden(self, context: Context, anchors: Anchors) -> Iterator[tuple[int, Tensor]]:
+        """The hidden states of `anchors_per_pass` blocks at a time, and the first block's number."""
         device = self.drafter.fc.weight.device
         for first in range(0, len(anchors.position_A), self.anchors_per_pass):
-            last = first + self.anchors_per_pass
-            blocks = anchors.slice(first, last, self.drafter.shape.n_kv_heads, device)
-            hidden_ASH = self.drafter(context, blocks)
-            labels_AS, supervised_AS = anchors.label_AS[first:last], anchors.supervised_AS[first:last]
-            yield block_sums(hidden_ASH, self.drafter.head_VH, labels_AS, supervised_AS, self.loss.gamma)
+            blocks = anchors.slice(first, first + self.anchors_per_pass, self.drafter.shape.n_kv_heads, device)
+            yield first, self.drafter(context, blocks)
+
+    def _sums(self, hidden_ASH: Tensor, anchors: Anchors, first: int) -> BatchSums:
+        """The sums of the blocks from `first` on whose hidden states these are."""
+        last = first + len(hidden_ASH)
+        labels_AS, supervised_AS = anchors.label_AS[first:last], anchors.supervised_AS[first:last]
+        return block_sums(hidden_ASH, self.drafter.head_VH, labels_AS, supervised_AS, self.loss.gamma)
 
 
 def _gradient(leaf: Tensor) -> Tensor:

@@ -100,6 +100,7 @@ def diagnose_order(
         "memory_bytes": None,
         "hours": None,
         "steps_per_epoch": len(bounds) - 1,
+        "loss_from": None,
     }
 
 

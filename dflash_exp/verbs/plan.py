@@ -19,14 +19,23 @@ def plan(arguments: list[str]) -> int:
     jobs = compose_jobs(arguments)
     if not jobs:
         return DONE
-    from dflash_exp.planning import show_plan
-
     if not jobs[0].in_sweep:
-        return show_plan(jobs[0].config, jobs[0].speed_from)
+        return _show(jobs[0])
     jobs = _in_a_new_folder(jobs)
-    code = in_turn(jobs, lambda job: show_plan(job.config, job.speed_from), lambda: False)
+    code = in_turn(jobs, _show, lambda: False)
     _print_side_by_side(jobs)
     return code
+
+
+def _show(job: "Job") -> int:
+    from dflash_exp.planning import show_plan
+
+    run, losses = job.config.plan.loss_from, None
+    if run is not None:
+        from dflash_exp.sequence_losses import losses_for
+
+        losses = losses_for(job.config, Path(run))
+    return show_plan(job.config, job.speed_from, losses)
 
 
 def _in_a_new_folder(jobs: "list[Job]") -> "list[Job]":

@@ -118,12 +118,26 @@ def test_measuring_gives_the_sums_of_training_and_no_gradient(kit):
     assert vars(measured) == vars(step.accumulate(features))
 
 
+@pytest.mark.parametrize("slots_per_pass", [4, 24, 10_000])
+def test_measured_one_by_one_the_sequences_of_a_batch_cost_what_they_cost_alone(kit, slots_per_pass):
+    sequences = [kit.sequence(row, n) for row, n in enumerate((30, 4, 21))]  # the second has no anchor
+    step = kit.step_of(kit.drafter(), slots_per_pass=slots_per_pass)
+    each, whole = step.measure_each(kit.batch_of(sequences, padding=3)), step.measure(kit.batch_of(sequences))
+    assert [own.anchors for own in each] == [20, 0, 14]
+    for own, sequence in zip(each, sequences, strict=True):
+        alone = step.measure(kit.batch_of([sequence]))
+        assert float(own.loss) == pytest.approx(float(alone.loss), rel=1e-12)
+        assert (own.weight, own.slots) == (pytest.approx(alone.weight, rel=1e-12), alone.slots)
+    assert sum(float(own.loss) for own in each) == pytest.approx(float(whole.loss), rel=1e-12)
+    assert sum(int(own.accepted) for own in each) == int(whole.accepted)
+
+
 def test_a_batch_without_anchors_adds_nothing(kit):
     drafter, features = kit.drafter(), kit.batch_of([kit.sequence(1, 30)])
     none = torch.zeros(0, dtype=torch.int64)
     features = replace(features, batch=replace(features.batch, anchor_row_A=none, anchor_position_A=none))
     step = kit.step_of(drafter)
-    for sums in (step.accumulate(features), step.measure(features)):
+    for sums in (step.accumulate(features), step.measure(features), *step.measure_each(features)):
         assert (float(sums.loss), sums.weight, sums.slots, sums.anchors) == (0.0, 0.0, 0, 0)
     assert step.finish(0.0).grad_norm == 0.0 and all(p.grad is None or not p.grad.any() for p in drafter.parameters())
 
