@@ -26,6 +26,7 @@ KEYS = [
     *["max_run", "mean_run", "run_lengths", "max_prefix_deviation", "exhausted_at", "pick_rate", "tail_batches"],
     *["window_tv", "step_mix_tv", "anchor_weight", "lr_share", "cost", "sync_efficiency", "memory_bytes", "hours"],
     "steps_per_epoch",
+    "loss_from",
 ]
 
 
@@ -98,7 +99,7 @@ def test_counts_alone_leave_null_what_they_cannot_know() -> None:
     unknown = [key for key, value in by_hand().items() if value is None]
     assert unknown == [
         *["edges", "sequences", "tokens", "anchors", "padding_share", "per_bucket", "batches_sha256", "plan_sha256"],
-        *["window_tv", "anchor_weight", "lr_share", "cost", "sync_efficiency", "memory_bytes", "hours"],
+        *["window_tv", "anchor_weight", "lr_share", "cost", "sync_efficiency", "memory_bytes", "hours", "loss_from"],
     ]
 
 
