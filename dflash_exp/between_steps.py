@@ -10,9 +10,11 @@ from dataclasses import asdict, dataclass, field
 from itertools import accumulate
 from typing import Any, Protocol
 
-from dflash_exp.messages import StepRecord, StepResult, StepTiming
+from dflash_exp.messages import StageTime, StepRecord, StepResult, StepTiming
 from dflash_exp.telemetry.metrics import Metrics, step_metrics, timing_metrics
 from dflash_exp.telemetry.standing import epoch_share
+
+NONE = StageTime(0.0, 0.0)
 
 
 @dataclass
@@ -81,6 +83,35 @@ class Schedule:
         return step == self.n_steps or (self.save_every > 0 and step % self.save_every == 0)
 
 
+@dataclass(frozen=True)
+class Spent:
+    """Where the time of a session's steps went on one rank, in seconds."""
+
+    n_steps: int = 0
+    steps_s: float = 0.0
+    """What is done between two steps apart."""
+    prefetch: StageTime = NONE
+    target: StageTime = NONE
+    """Its loops together."""
+    drafter: StageTime = NONE
+    all_reduce_s: float = 0.0
+    """Until all ranks had come, and their gradients were added up."""
+
+    def after(self, timing: StepTiming) -> "Spent":
+        """One step more."""
+        return Spent(
+            self.n_steps + 1, self.steps_s + timing.step_s, self.prefetch + timing.prefetch,
+            self.target + timing.target, self.drafter + timing.drafter, self.all_reduce_s + timing.meeting_s,
+        )  # fmt: skip
+
+    def as_json(self) -> dict[str, float]:
+        """Flat, as result.json has it."""
+        stages = {"prefetch": self.prefetch, "target": self.target, "drafter": self.drafter}
+        flat = {f"{name}_{what}": time_s for name, stage in stages.items() for what, time_s in asdict(stage).items()}
+        flat = {"steps_s": self.steps_s, **flat, "all_reduce_s": self.all_reduce_s}
+        return {"n_steps": self.n_steps, **{name: round(time_s, 3) for name, time_s in flat.items()}}
+
+
 class BetweenSteps:
     """Called by the line after every optimizer step, while the drafter stands still."""
 
@@ -91,11 +122,13 @@ class BetweenSteps:
         self._before_s = counters.trained_s
         self._started_s = time.monotonic()
         self._stall: Metrics = {}
+        self.spent = Spent()
         hands.trace(counters.step)
 
     def __call__(self, result: StepResult, timing: StepTiming) -> bool:
         """True: go on."""
         now, schedule = self.counters, self._schedule
+        self.spent = self.spent.after(timing)
         now.step += 1
         now.tokens += result.tokens
         now.skipped_steps += result.skipped

@@ -19,25 +19,27 @@ from dflash_exp.config import Config
 from dflash_exp.data.collate import Collator
 from dflash_exp.data.store import TooLong, read_manifest, read_split
 from dflash_exp.decode import DecodeConfig
-from dflash_exp.distributed import rank_devices
+from dflash_exp.distributed import RankDevices, rank_devices
 from dflash_exp.drafter.model import Drafter, initialise, resolve_shape
 from dflash_exp.drafter.session import drafts_at
 from dflash_exp.drafter.step import DrafterStep
 from dflash_exp.evaluation import repeats_itself
 from dflash_exp.export import load_weights
-from dflash_exp.messages import ShareOut, TokenBatch
-from dflash_exp.models import LoadedTarget, load, parameters_sha256, weights_fingerprint
+from dflash_exp.messages import BatchPlan, ShareOut, TargetFeatures, TokenBatch
+from dflash_exp.models import LoadedTarget, load, located, parameters_sha256, weights_fingerprint
 from dflash_exp.optim import Optimizer, build_optimizer
 from dflash_exp.pipeline.drafter_train import DrafterTrainer, Reports, read_sums
 from dflash_exp.pipeline.line import Steps
 from dflash_exp.pipeline.meeting import Meeting, Place, room
 from dflash_exp.pipeline.stages import Stages
+from dflash_exp.pipeline.streams import StreamedTarget, pinned
 from dflash_exp.plan.buckets import assign_held_out
 from dflash_exp.plan.cost import counted_costs
 from dflash_exp.planning import Deal, Planned, anchor_rule
 from dflash_exp.probe import Probe, probe_batches
 from dflash_exp.ranks import Ranks, share_out
 from dflash_exp.replay import Replay, ReplayPrompt, replay_metrics
+from dflash_exp.target import FrozenTarget, load_model
 from dflash_exp.telemetry.metrics import Metrics, probe_metrics
 from dflash_exp.trained import TrainedHashes
 
@@ -79,11 +81,13 @@ def build(config: Config, planned: Planned, first_step: int, outside: Outside) -
     if config.deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when CUDA starts
     torch.use_deterministic_algorithms(config.deterministic)
+    os.environ.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")  # batches of many shapes, little waste
     ranks, n_batches = outside.ranks, config.batches_per_step
     devices = rank_devices(config.topology, ranks.rank)
-    target = load(config.target, devices.drafter, lambda shape, mask_id: resolve_shape(config.drafter, shape, mask_id))
+    here = devices.targets[0]
+    target = load(config.target, here, lambda shape, mask_id: resolve_shape(config.drafter, shape, mask_id))
     check_vocabulary(config, target.drafter_shape.vocab_size)
-    drafter = target.new_drafter()
+    drafter = target.new_drafter(devices.drafter)
     initialise(drafter, config.seeds.init, target.model.final_norm_weight_H)
     optimizer = build_optimizer(config.optim, drafter.named_parameters())
     behind = room(n_batches, ranks.n_ranks)
@@ -94,18 +98,42 @@ def build(config: Config, planned: Planned, first_step: int, outside: Outside) -
     meeting = Meeting(step.sums, Place(ranks.rank, ranks.n_ranks, ranks.add_up), n_batches)
     steps = zip(islice(planned.settings, first_step, None), planned.steps(first_step), strict=True)
     trainer = DrafterTrainer(step, optimizer, steps, meeting, config.guard.non_finite, reports)
-    collate = Collator(planned.conversations, anchor_rule(config))
     return Built(
         target=target,
         drafter=drafter,
         optimizer=optimizer,
         init_sha256=parameters_sha256(drafter),
-        stages=Stages(collate, target.model, trainer, batch_bytes, target.model.features_bytes),
+        stages=Stages(
+            prefetch_stage(config, planned, devices),
+            target_stages(config, target, devices),
+            trainer,
+            batch_bytes,
+            target.model.features_bytes,
+        ),
         trainer=trainer,
         probe=build_probe(config, planned, target, step, partial(share_out, ranks)),
         replay=build_replay(config, planned, target, drafter, partial(share_out, ranks)),
         trained=trained,
     )
+
+
+def prefetch_stage(config: Config, planned: Planned, devices: RankDevices) -> Callable[[BatchPlan], TokenBatch]:
+    """A plan's batch as tensors, in memory that a device can copy from by itself where there is one."""
+    collate = Collator(planned.conversations, anchor_rule(config))
+    return collate if devices.drafter.type == "cpu" else lambda plan: pinned(collate(plan))
+
+
+def target_stages(
+    config: Config, target: LoadedTarget, devices: RankDevices
+) -> list[Callable[[TokenBatch], TargetFeatures]]:
+    """The target of each loop: one copy a device, and on CUDA streams of its own for each loop."""
+    copies = {devices.targets[0]: target.model}
+    for device in devices.targets:
+        if device not in copies:
+            copies[device] = FrozenTarget(load_model(located(config.target), device), target.model.taps)
+    if devices.drafter.type == "cpu":
+        return [copies[device] for device in devices.targets]
+    return [StreamedTarget(copies[device], device, devices.drafter) for device in devices.targets]
 
 
 def hashes_of_inputs(config: Config, planned: Planned, built: Built) -> dict[str, str]:

@@ -4,6 +4,7 @@ In: the configured topology and what is there. Out: the devices of one rank. It 
 it computes beyond the order in which floats are added.
 """
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -98,3 +99,25 @@ def check_topology(topology: Topology, batches_per_step: int, *, overlapped: boo
             f"batches_per_step must be >= the number of ranks, got {batches_per_step} for {topology.n_ranks}; "
             f"say batches_per_step={topology.n_ranks}"
         )
+
+
+def check_memory(topology: Topology, devices: RankDevices, wanted_bytes: int) -> None:
+    """ValueError where the fullest device of a rank cannot hold what is predicted for it.
+
+    Of a CPU it is this rank's share of the machine's memory.
+    """
+    there = [device_bytes(device) for device in (devices.drafter, *devices.targets)]
+    least = min(there) // (topology.ranks_per_node if devices.drafter.type == "cpu" else 1)
+    if wanted_bytes > least:
+        raise ValueError(
+            f"topology {topology.name} must hold a rank's peak, predicted {wanted_bytes / 1e9:.1f} GB on its fullest "
+            f"device, which has {least / 1e9:.1f} GB; lower batches.budget_tokens, drafter.slots_per_pass or "
+            "pipeline.features_bytes"
+        )
+
+
+def device_bytes(device: torch.device) -> int:
+    """Memory of a device; of a CPU, the machine's."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_properties(device).total_memory
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

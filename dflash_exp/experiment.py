@@ -17,7 +17,7 @@ from dflash_exp.building import greedy_decoding
 from dflash_exp.checkpoint import folder_name
 from dflash_exp.config import Config, run_directory
 from dflash_exp.console import LastingConsole
-from dflash_exp.distributed import check_topology
+from dflash_exp.distributed import check_memory, check_topology, rank_devices
 from dflash_exp.export import find_drafter
 from dflash_exp.pipeline.line import Overlapped
 from dflash_exp.plan.interleave import option_name
@@ -45,7 +45,8 @@ def run(config: Config, overrides: list[str], stop: StopSignals, ranks: Ranks = 
             run_dir = Path(lead(ranks, lambda: placed(config, console)))
             if not lead(ranks, lambda: held(run_dir, until_end, console)):
                 return DONE
-            opening = Opening(config, overrides, planned, plan_document(config, planned), run_dir)
+            document = together(ranks, lambda: affordable_plan(config, planned, ranks.rank))
+            opening = Opening(config, overrides, planned, document, run_dir)
             session = open_session(opening, ranks, stop, console)
         except ValueError as error:
             raise ConfigError(str(error)) from error
@@ -57,6 +58,15 @@ def planned_and_prompts(config: Config) -> tuple[Planned, list[Tensor]]:
     """What must fit before anything is touched. Raises ValueError."""
     check_topology(config.topology, config.batches_per_step, overlapped=isinstance(config.pipeline, Overlapped))
     return plan_run(config), store_prompts(config.data, config.prompts.limit) if config.evaluate else []
+
+
+def affordable_plan(config: Config, planned: Planned, rank: int) -> dict[str, Any]:
+    """plan.json. Raises ValueError where it needs devices or memory that are not there."""
+    document = plan_document(config, planned)
+    devices, memory = rank_devices(config.topology, rank), document["memory_bytes"]
+    if memory is not None:
+        check_memory(config.topology, devices, memory["largest_device"])
+    return document
 
 
 def placed(config: Config, console: LastingConsole) -> str:
@@ -83,7 +93,7 @@ def finish(session: Session, prompts: list[Tensor], stop: StopSignals) -> int:
     result: dict[str, Any] = {"status": "failed", "restarts": session.restarts}
     evaluation, ended_at_once = None, False
     try:
-        train(session, stop)
+        result["time_by_rank"] = train(session, stop)
         if session.config.evaluate:
             evaluation = evaluate(session, prompts, stop)
         result["status"] = "finished"

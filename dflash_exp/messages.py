@@ -18,6 +18,7 @@ import numpy as np
 
 if TYPE_CHECKING:
     from torch import Tensor
+    from torch.cuda import Event
 
 Exchange = Callable[[Any], list[Any]]
 """Between steps: what every rank has to say, by rank, in words that JSON holds."""
@@ -65,6 +66,8 @@ class TargetFeatures:
     batch: TokenBatch
     features_PF: Tensor
     """Tapped hidden states of the real tokens only, sequences one after the other, taps concatenated."""
+    ready: Event | None = None
+    """On CUDA: after it the features may be read."""
 
 
 @dataclass(frozen=True)

@@ -39,10 +39,11 @@ class LoadedTarget:
     eos_ids: tuple[int, ...]
     max_position_embeddings: int
 
-    def new_drafter(self) -> Drafter:
-        """An untrained drafter in fp32 on the target's device, with the target's embedding and head."""
+    def new_drafter(self, device: torch.device | None = None) -> Drafter:
+        """An untrained drafter in fp32, with the target's embedding and head; on the target's device unless another is
+        named."""
         embed_VH, head_VH = self.model.embedding_weight_VH, self.model.head_weight_VH
-        return Drafter(self.drafter_shape, embed_VH.float(), head_VH.float()).to(self.model.device)
+        return Drafter(self.drafter_shape, embed_VH.float(), head_VH.float()).to(device or self.model.device)
 
 
 def load(

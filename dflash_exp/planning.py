@@ -6,6 +6,7 @@ In: a checked `Config`. Out: `Planned` (every optimizer step of the run, and wha
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from rich.console import Console
@@ -131,7 +132,7 @@ def step_settings(planner: Planner, epochs: list[EpochSteps], supervised: np.nda
     return [StepSetting(float(share), weight, n_batches) for share, weight in zip(shares, constants, strict=True)]
 
 
-def plan_document(config: Config, planned: Planned, measured: Measured | None = None) -> dict[str, object]:
+def plan_document(config: Config, planned: Planned, measured: Measured | None = None) -> dict[str, Any]:
     """plan.json of the first epoch; lr_share is null where the run ends within it. Raises ValueError for a target that
     is not one."""
     first = planned.planner.epoch(0)
@@ -178,7 +179,7 @@ def write_plan(folder: Path, order: np.ndarray, document: Mapping[str, object], 
         np.save(folder / "loss.npy", curve.loss.astype(np.float32))
 
 
-Shown = tuple[np.ndarray, dict[str, object], LossCurve | None]
+Shown = tuple[np.ndarray, Mapping[str, Any], LossCurve | None]
 """An order int32 [N], its plan.json, and its loss at fixed parameters where that is asked for."""
 
 

@@ -37,8 +37,9 @@ class Price:
 def price(config: Config, first: EpochPlan, run_tokens: int, measured: Measured | None) -> Price:
     """What an epoch like `first` costs, and a run of `run_tokens`. Raises ValueError for a target that is not one.
 
-    A rank's target and drafter, and all its target workers, share one device, so no cost is divided by anything: the
-    bottleneck is the stage that takes most of the device's time, and the line at best as long as both together.
+    Where target and drafter share a device, all its target workers do, so no cost is divided by anything: the
+    bottleneck is the stage that takes most of the device's time, and the line at best as long as both together. With
+    `topology.target_devices` the bottleneck is the slower of two, the target's cost shared out over its devices.
     """
     shape, work = known_shape(config.target), _work(config, first)
     hours = _hours(config, first, run_tokens, work, measured)
@@ -46,10 +47,13 @@ def price(config: Config, first: EpochPlan, run_tokens: int, measured: Measured 
     if costs is None:
         return Price(hours=hours)
     target, drafter = (cost[first.drawn] for cost in stage_costs(work, costs))
-    evenness = sync_efficiency(config.align, slower_stage(target, drafter), first.bounds, config.topology.n_ranks)
+    topology = config.topology
+    slower = slower_stage(target / max(1, topology.target_devices), drafter)
     return Price(
-        cost=cost_per_batch(first.order, first.counts, BatchCosts(target, drafter, unit, basis)),
-        sync_efficiency=evenness,
+        cost=cost_per_batch(
+            first.order, first.counts, BatchCosts(target, drafter, unit, basis, topology.target_devices)
+        ),
+        sync_efficiency=sync_efficiency(config.align, slower, first.bounds, topology.n_ranks),
         memory_bytes=None if shape is None else _memory(config, shape, work, first.batches.sizes),
         hours=hours,
     )
@@ -86,10 +90,12 @@ def _memory(config: Config, shape: TargetShape, work: Work, n_sequences: np.ndar
         slots_per_pass=drafter.slots_per_pass,
         matrix_state_width=4 if isinstance(config.optim, Muon) else 8,
     )
-    line = UnderWay(1, None, 1)
+    topology = config.topology
+    line = UnderWay(1, None, 1, topology.target_devices)
     if isinstance(pipeline, Overlapped):
-        line = UnderWay(pipeline.features_ahead, pipeline.features_bytes, config.topology.target_workers)
-    return peak_memory(models, work, n_sequences, line).as_json()
+        ahead, most = pipeline.features_ahead, pipeline.features_bytes
+        line = UnderWay(ahead, most, topology.target_workers, topology.target_devices)
+    return peak_memory(models, work, n_sequences, line).as_json(topology.target_devices)
 
 
 def _hours(

@@ -23,6 +23,8 @@ def print_summary(
         f"{result['steps']} steps, {result['epochs']} epoch(s), {result['tokens']:,} tokens "
         f"in {duration(result['train_s'])}",
     )
+    for rank, spent in enumerate(result["time_by_rank"]):
+        table.add_row("time" if rank == 0 else "", time_line(spent, rank, len(result["time_by_rank"])))
     before, after = (_figure(result[when].get("probe/loss")) for when in ("first_probe", "final_probe"))
     table.add_row("probe loss", f"{before} before, {after} after")
     if evaluation is not None:
@@ -128,8 +130,11 @@ def _cost_lines(document: Mapping[str, Any]) -> list[str]:
         waits = f"; ranks wait for one another {100 * waiting:.1f} % of its time" if waiting > 0 else ""
         lines.append(f"the bottleneck is the {cost['bottleneck']}: {100 * share:.0f} % of what an epoch costs{waits}")
     if memory is not None:
-        parts = ", ".join(f"{name.replace('_', ' ')} {size_text(n)}" for name, n in memory.items() if name != "total")
+        terms = {name: n for name, n in memory.items() if name not in ("total", "largest_device")}
+        parts = ", ".join(f"{name.replace('_', ' ')} {size_text(n)}" for name, n in terms.items())
         lines.append(f"memory of a rank at its peak, predicted: {size_text(memory['total'])} ({parts})")
+        if memory["largest_device"] < memory["total"]:
+            lines[-1] += f", {size_text(memory['largest_device'])} on its fullest device"
     if hours is not None:
         lines.append(
             f"the run takes {duration(3600 * hours['run'])}, an epoch {duration(3600 * hours['epoch'])}, at "
@@ -199,6 +204,23 @@ def print_plans(console: Console, documents: Sequence[tuple[str, Mapping[str, An
 
 def _loss_sds(source: Mapping[str, Any] | None) -> tuple[str, str]:
     return ("-", "-") if source is None else (f"{source['curve_sd']:.3f}", f"{source['median_sd']:.4f}")
+
+
+def time_line(spent: Mapping[str, float], rank: int, n_ranks: int) -> str:
+    """Where the time of one rank's steps went, in percent of them; stages run side by side."""
+    share = {name: 100 * spent[f"{name}_s"] / spent["steps_s"] if spent["steps_s"] else 0.0 for name in SHOWN_TIMES}
+    parts = [
+        f"{words} {share[name]:.0f} %" for name, words in SHOWN_TIMES.items() if n_ranks > 1 or name != "all_reduce"
+    ]
+    return (f"rank {rank}: " if n_ranks > 1 else "") + ", ".join(parts) + " of the steps"
+
+
+SHOWN_TIMES = {
+    "target_busy": "target busy",
+    "drafter_busy": "drafter busy",
+    "drafter_wait": "waiting for features",
+    "all_reduce": "all-reduce",
+}
 
 
 def tau_line(part: Mapping[str, Any]) -> str:

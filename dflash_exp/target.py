@@ -198,7 +198,8 @@ class FrozenTarget:
     @torch.no_grad()
     def features(self, tokens_BT: Tensor, lengths_B: Tensor) -> Tensor:
         """features_PF of the real tokens, sequences one after the other, taps concatenated in ascending order."""
-        tokens_BT, lengths_B = tokens_BT.to(self.device), lengths_B.to(self.device)
+        tokens_BT = tokens_BT.to(self.device, non_blocking=True)
+        lengths_B = lengths_B.to(self.device, non_blocking=True)
         capture = _Capture(stop_after=self.taps[-1])
         token = _capture.set(capture)
         try:

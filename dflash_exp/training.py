@@ -26,8 +26,8 @@ from dflash_exp.telemetry.sinks import JsonlSink
 from dflash_exp.telemetry.trace import Trace
 
 
-def train(session: Session, stop: StopSignals) -> None:
-    """All steps that are left. Raises Stopped when a rank is asked to stop."""
+def train(session: Session, stop: StopSignals) -> list[dict[str, float]]:
+    """All steps that are left: where their time went, rank by rank. Raises Stopped when a rank is asked to stop."""
     config, counters = session.config, session.counters
     stop_if_asked(session, stop)
     if counters.step == 0 and config.probe.every_steps:
@@ -36,9 +36,11 @@ def train(session: Session, stop: StopSignals) -> None:
     epoch_steps = [part.n_steps for part in session.planned.epochs]
     schedule = Schedule(epoch_steps, config.probe.every_steps, config.checkpoint.every_steps)
     with first_rank_hands(session, epoch_steps) if session.ranks.rank == 0 else other_rank_hands(session) as hands:
-        run_line(session, BetweenSteps(counters, schedule, hands))
+        between = BetweenSteps(counters, schedule, hands)
+        run_line(session, between)
     if counters.step < len(session.planned.settings):
         raise Stopped
+    return session.ranks.exchange(between.spent.as_json())
 
 
 def stop_if_asked(session: Session, stop: StopSignals) -> None:
@@ -117,8 +119,7 @@ def run_line(session: Session, after_step: AfterStep) -> None:
         run_lockstep(steps, built.stages, config.pipeline.threads, after_step)
         return
     path = session.run_dir / "logs" / ("stall.txt" if session.ranks.rank == 0 else f"stall-{session.ranks.rank}.txt")
-    workers, on_stall = config.topology.target_workers, stack_dump(path, session.console.say)
-    run_overlapped(steps, built.stages, config.pipeline, workers, after_step, on_stall)
+    run_overlapped(steps, built.stages, config.pipeline, after_step, stack_dump(path, session.console.say))
 
 
 def stack_dump(wanted: Path, say: Callable[[str], None]) -> Callable[[str], None]:

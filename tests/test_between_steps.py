@@ -4,8 +4,9 @@ from collections.abc import Callable
 
 import pytest
 
-from dflash_exp.between_steps import BetweenSteps, Counters, Hands, Schedule
+from dflash_exp.between_steps import BetweenSteps, Counters, Hands, Schedule, Spent
 from dflash_exp.messages import LossSums, StageTime, StepRecord, StepResult, StepTiming
+from dflash_exp.summary import time_line
 from dflash_exp.telemetry.metrics import Metrics
 
 NONE = StageTime(0.0, 0.0)
@@ -103,3 +104,17 @@ def test_a_resumed_run_counts_on() -> None:
     steps(fakes, Schedule([9], probe_every=0, save_every=0), 1)
     assert fakes.records[0].step == 5 and fakes.counters.tokens == 110
     assert fakes.records[0].time_s == pytest.approx(50.0, abs=5.0)
+
+
+def test_where_the_time_went_is_added_up_over_the_steps() -> None:
+    stages = [StageTime(0.25 * k, 0.5 * k) for k in (1, 2, 4)]
+    spent = Spent().after(StepTiming(*stages, step_s=2.0, channels={}, meeting_s=0.125))
+    twice = spent.after(StepTiming(*stages, step_s=1.0, channels={}, meeting_s=0.25)).as_json()
+    assert twice == {
+        "n_steps": 2, "steps_s": 3.0, "prefetch_busy_s": 0.5, "prefetch_wait_s": 1.0, "target_busy_s": 1.0,
+        "target_wait_s": 2.0, "drafter_busy_s": 2.0, "drafter_wait_s": 4.0, "all_reduce_s": 0.375,
+    }  # fmt: skip
+    assert time_line(twice, 1, 2) == (
+        "rank 1: target busy 33 %, drafter busy 67 %, waiting for features 133 %, all-reduce 12 % of the steps"
+    )
+    assert time_line(Spent().as_json(), 0, 1).startswith("target busy 0 %")

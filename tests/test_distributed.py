@@ -3,8 +3,9 @@
 import pytest
 import torch
 
+from dflash_exp import distributed
 from dflash_exp.compose import compose
-from dflash_exp.distributed import Device, Topology, check_topology, rank_devices
+from dflash_exp.distributed import Device, Topology, check_memory, check_topology, rank_devices
 from dflash_exp.ranks import Alone, lead, place_of, share_out, together
 
 
@@ -57,6 +58,14 @@ def test_auto_takes_what_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     assert rank_devices(topology("auto"), 0).drafter == torch.device("cuda", 0)
     assert rank_devices(topology("cpu"), 0).drafter == torch.device("cpu")
+
+
+def test_what_cannot_fit_is_refused_before_anything_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    two = Topology("cpu", 1, 2, 1, Device.cpu, 0, 600.0)
+    monkeypatch.setattr(distributed, "device_bytes", lambda device: 8 * 10**9)
+    check_memory(two, rank_devices(two, 0), 4 * 10**9)
+    with pytest.raises(ValueError, match=r"predicted 4\.1 GB on its fullest device, which has 4\.0 GB; lower batches"):
+        check_memory(two, rank_devices(two, 0), 41 * 10**8)
 
 
 def test_a_step_must_hold_a_batch_for_every_rank() -> None:

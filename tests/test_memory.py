@@ -66,18 +66,18 @@ def test_activations_of_the_largest_and_of_a_middling_batch_are_as_predicted(cas
     trainer = case.built.stages.drafter
     for canonical in np.argsort(predicted)[[-1, len(predicted) // 2]].tolist():
         batch = case.built.stages.prefetch(case.plan.batch(int(number_of[canonical])))
-        features = case.built.stages.target(batch)
+        features = case.built.stages.targets[0](batch)
         trainer.accumulate(features)  # makes the gradients, which the prediction counts apart
         assert peak_bytes(lambda f=features: trainer.accumulate(f)) == pytest.approx(
             predicted[canonical], rel=TOLERANCE
         )
         width = 3 * case.models.sizes.intermediate_size + 6 * case.models.sizes.hidden_size
         forward = 4 * int(case.work.padded_tokens[canonical]) * width
-        assert peak_bytes(lambda b=batch: case.built.stages.target(b)) == pytest.approx(forward, rel=TOLERANCE)
+        assert peak_bytes(lambda b=batch: case.built.stages.targets[0](b)) == pytest.approx(forward, rel=TOLERANCE)
 
 
 def test_weights_gradients_and_optimizer_are_exact(case: Case) -> None:
-    found = peak_memory(case.models, case.work, case.plan.batches.sizes, UnderWay(1, None, 1))
+    found = peak_memory(case.models, case.work, case.plan.batches.sizes, UnderWay(1, None, 1, 0))
     drafter, target = case.built.drafter, case.built.target.model.model
     assert found.target_weights == sum(p.nbytes for p in target.parameters())
     assert found.drafter_weights == found.gradients == sum(p.nbytes for p in drafter.parameters())
@@ -90,5 +90,5 @@ def test_weights_gradients_and_optimizer_are_exact(case: Case) -> None:
 
 
 def test_plan_json_has_the_prediction_of_the_configuration(case: Case) -> None:
-    found = peak_memory(case.models, case.work, case.plan.batches.sizes, UnderWay(1, None, 1))
-    assert case.document["memory_bytes"] == found.as_json()
+    found = peak_memory(case.models, case.work, case.plan.batches.sizes, UnderWay(1, None, 1, 0))
+    assert case.document["memory_bytes"] == found.as_json(0)

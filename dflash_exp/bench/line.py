@@ -56,9 +56,9 @@ class SleepingStages:
         """The slowest stage's work, over its workers."""
         return float((self.spent_s.sum(1) / (1, target_workers, 1)).max())
 
-    def stages(self) -> Stages:
+    def stages(self, n_workers: int) -> Stages:
         """As the line takes them."""
-        return Stages(self._prefetch, self._target, self, lambda _: 0, lambda _: 0)
+        return Stages(self._prefetch, [self._target] * n_workers, self, lambda _: 0, lambda _: 0)
 
     def accumulate(self, features: TargetFeatures) -> None:
         """The drafter's sleep."""
@@ -113,7 +113,7 @@ def overlapped_s(steps: Sequence[tuple[BatchPlan, ...]], stages: SleepingStages,
     """Seconds of the overlapped line."""
     config = Overlapped(Threads(None, None), simulation.window, simulation.window, 2**40, 600.0)
     started_s = time.perf_counter()
-    run_overlapped(steps, stages.stages(), config, simulation.target_workers, _go_on, lambda _: None)
+    run_overlapped(steps, stages.stages(simulation.target_workers), config, _go_on, lambda _: None)
     return time.perf_counter() - started_s
 
 

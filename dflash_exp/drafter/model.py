@@ -103,8 +103,9 @@ class Drafter(nn.Module):
         self.register_buffer("head_VH", head_VH.detach(), persistent=False)
 
     def context(self, features_BTF: Tensor, first: int = 0) -> Context:
-        """Every layer's keys and values of tapped hidden states, of any dtype, at positions first .. first+T-1."""
-        features_BTF = features_BTF.to(self.fc.weight.dtype)  # a target in bf16 feeds a drafter in fp32
+        """Every layer's keys and values of tapped hidden states, at positions first .. first+T-1; they may be of any
+        dtype and on another device."""
+        features_BTF = features_BTF.to(self.fc.weight)  # a target in bf16 feeds a drafter in fp32
         context_BTH = self.hidden_norm(self.fc(features_BTF))
         positions_T = torch.arange(first, first + features_BTF.shape[1], device=features_BTF.device)
         turn_T = rotation(positions_T, self.shape.head_dim, self.shape.rope_theta, features_BTF.dtype)

@@ -28,6 +28,7 @@ from dflash_exp.messages import (
 from dflash_exp.pipeline.channel import Channel, EndOfChannel
 from dflash_exp.pipeline.meeting import Meeting, OwnBatch, Told, checksum_of
 from dflash_exp.pipeline.stages import AfterStep, DrafterStage, Forwarded, named, use_threads
+from dflash_exp.pipeline.streams import wait_for
 from dflash_exp.pipeline.watch import Doing, Watch
 
 NO_TIME = StageTime(0.0, 0.0)
@@ -99,6 +100,7 @@ class DrafterTrainer:
 
     def accumulate(self, features: TargetFeatures) -> None:
         """Forward and backward of one batch."""
+        wait_for(features)
         self._done.append((features.batch, self._step.accumulate(features)))
         self._reports.trained(features.batch)
 

@@ -16,7 +16,7 @@ from dflash_exp.pipeline.drafter_train import DrafterTrainLoop
 from dflash_exp.pipeline.prefetch import BatchPrefetcher
 from dflash_exp.pipeline.stages import AfterStep, Forwarded, Prefetched, Stages, Threads, named
 from dflash_exp.pipeline.supervisor import Loop, Supervisor
-from dflash_exp.pipeline.target_forward import TargetForwardLoop
+from dflash_exp.pipeline.target_forward import Forward, TargetForwardLoop
 from dflash_exp.pipeline.watch import Watch
 
 Steps = Iterable[tuple[BatchPlan, ...]]
@@ -64,7 +64,7 @@ def run_lockstep(steps: Steps, stages: Stages, threads: Threads, after_step: Aft
                 shape = tuple(batch.tokens_BT.shape)
                 torch.set_num_threads(threads.target or default)
                 with _timed(busy_s, "target"), named("target", plan, shape):
-                    features = stages.target(batch)
+                    features = stages.targets[0](batch)
                 torch.set_num_threads(threads.drafter or default)
                 with _timed(busy_s, "drafter"), named("drafter", plan, shape):
                     stages.drafter.accumulate(features)
@@ -98,11 +98,11 @@ def run_overlapped(
     steps: Steps,
     stages: Stages,
     config: Overlapped,
-    target_workers: int,
     after_step: AfterStep,
     on_stall: Callable[[str], None],
 ) -> None:
-    """The same results as `run_lockstep`, the stages side by side. The calling thread supervises.
+    """The same results as `run_lockstep`, the stages side by side, the target once for each of `stages.targets`. The
+    calling thread supervises.
 
     A loop's failure is raised here, as it was raised there, after the others ended or five seconds passed.
     `on_stall` is told which stage is stuck before `StageStalled` is raised: the time to dump every thread's stack.
@@ -114,7 +114,8 @@ def run_overlapped(
     for_target, for_drafter = config.threads.target or default, config.threads.drafter or default
     loops: list[Loop] = [BatchPrefetcher(steps, stages, batches, Watch("prefetch"))]
     loops += [
-        TargetForwardLoop(batches, features, stages, for_target, Watch(f"target-{i}")) for i in range(target_workers)
+        TargetForwardLoop(batches, features, Forward(target, stages.features_bytes, for_target), Watch(f"target-{i}"))
+        for i, target in enumerate(stages.targets)
     ]
     loops += [DrafterTrainLoop(channels, stages.drafter, after_step, for_drafter, Watch("drafter"))]
     try:

@@ -3,7 +3,7 @@
 In: nothing. Out: the types that lockstep and the overlapped line share.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
@@ -39,7 +39,8 @@ class Stages:
     """What is done to each batch."""
 
     prefetch: Callable[[BatchPlan], TokenBatch]
-    target: Callable[[TokenBatch], TargetFeatures]
+    targets: Sequence[Callable[[TokenBatch], TargetFeatures]]
+    """One for each target loop."""
     drafter: DrafterStage
     batch_bytes: Callable[[TokenBatch], int]
     """Memory of a batch's tokens."""

@@ -32,6 +32,8 @@ class BatchCosts:
     """FLOP or s."""
     basis: str
     """What the costs rest on, in words."""
+    target_devices: int = 0
+    """Devices that share the target's work out; 0: target and drafter share one."""
 
 
 def diagnose(plan: EpochPlan, lr_per_step: np.ndarray | None = None) -> dict[str, object]:
@@ -211,7 +213,7 @@ def cost_per_batch(order: np.ndarray, counts: np.ndarray, costs: BatchCosts) -> 
     return {
         "target": _ratios(target, counts),
         "drafter": _ratios(drafter, counts),
-        "bottleneck": "target" if target.sum() > drafter.sum() else "drafter",
+        "bottleneck": "target" if target.sum() / max(1, costs.target_devices) > drafter.sum() else "drafter",
         "unit": costs.unit,
         "basis": costs.basis,
     }

@@ -52,12 +52,14 @@ class UnderWay:
     features_bytes: int | None
     """The most that they may take; one batch passes whatever its size. None: no bound."""
     target_workers: int
-    """Target forwards at once, on the device that the drafter shares."""
+    """Target forwards at once."""
+    target_devices: int
+    """Devices that hold the target alone, each a copy of it; 0: it shares the drafter's."""
 
 
 @dataclass(frozen=True)
 class PeakMemory:
-    """Bytes of one rank, whose target and drafter share a device."""
+    """Bytes of one rank."""
 
     target_weights: int
     drafter_weights: int
@@ -67,10 +69,16 @@ class PeakMemory:
     target_activations: int
     drafter_activations: int
 
-    def as_json(self) -> dict[str, int]:
-        """The terms by name, and their `total`."""
+    def as_json(self, target_devices: int) -> dict[str, int]:
+        """The terms by name, their `total`, and `largest_device`: what the fullest device of the rank holds."""
         terms = asdict(self)
-        return terms | {"total": sum(terms.values())}
+        total = sum(terms.values())
+        if target_devices == 0:
+            return terms | {"total": total, "largest_device": total}
+        beside = self.target_weights + self.target_activations // target_devices
+        own = total - self.target_weights - self.target_activations
+        copies = (target_devices - 1) * self.target_weights
+        return terms | {"total": total + copies, "largest_device": max(own, beside)}
 
 
 def peak_memory(models: Models, work: Work, n_sequences: np.ndarray, line: UnderWay) -> PeakMemory:
@@ -80,7 +88,8 @@ def peak_memory(models: Models, work: Work, n_sequences: np.ndarray, line: Under
 
         target_weights       width x (L_target layer + V H (2 V H where the head is not tied) + H),
                              layer = H (2 Q + 2 M + 3 I) and its norms
-        drafter_weights      4 (L layer + F H^2 + 2 H), and 8 V H for embedding and head of a target that is not fp32
+        drafter_weights      4 (L layer + F H^2 + 2 H), and 8 V H for embedding and head, unless the
+                             target beside it has them in fp32
         gradients            4 x the drafter's parameters
         optimizer            4 (Muon) or 8 (AdamW) a parameter of a matrix, 8 of a norm
         features             width x F H tokens, of as many batches as may be under way within pipeline.features_bytes
@@ -90,7 +99,8 @@ def peak_memory(models: Models, work: Work, n_sequences: np.ndarray, line: Under
     sizes, inner = models.sizes, models.n_drafter_layers * _matrices(models.sizes)
     matrices = inner + models.n_taps * sizes.hidden_size**2
     norms = models.n_drafter_layers * _norms(sizes) + 2 * sizes.hidden_size
-    copies = 0 if models.target_width == FLOAT_BYTES else 2 * sizes.vocab_size * sizes.hidden_size
+    shares = models.target_width == FLOAT_BYTES and line.target_devices == 0
+    copies = 0 if shares else 2 * sizes.vocab_size * sizes.hidden_size
     wide = 3 * sizes.intermediate_size + (models.n_taps + 3) * sizes.hidden_size
     forward = models.target_width * int(work.padded_tokens.max()) * wide
     return PeakMemory(

@@ -30,9 +30,9 @@ class FakeExperiment(ModuleType):
 
     def start(self, config: Config, overrides: list[str], stop: StopSignals) -> int:
         self.overrides.append(overrides)
-        return self.show_plan(config, None)
+        return self.show_plan(config)
 
-    def show_plan(self, config: Config, speed_from: Config | None) -> int:
+    def show_plan(self, config: Config, *_: object) -> int:
         self.configs.append(config)
         return self.answer(config)
 

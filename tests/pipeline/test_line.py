@@ -51,7 +51,7 @@ class Recorder:
         self.threads[stage] = torch.get_num_threads()
 
     def stages(self) -> Stages:
-        return Stages(self.prefetch, self.target, self, lambda _: 0, lambda _: 0)
+        return Stages(self.prefetch, [self.target], self, lambda _: 0, lambda _: 0)
 
 
 def steps_of(*sizes: int) -> list[tuple[BatchPlan, ...]]:
@@ -121,7 +121,7 @@ def test_a_failing_stage_takes_the_line_down_with_its_own_error_and_leaves_torch
     def fails(_: TokenBatch) -> TargetFeatures:
         raise ArithmeticError("the target's own")
 
-    before, stages = torch.get_num_threads(), replace(Recorder().stages(), target=fails)
+    before, stages = torch.get_num_threads(), replace(Recorder().stages(), targets=[fails])
     with pytest.raises(ArithmeticError, match="the target's own") as caught:
         train(steps_of(1), stages, Threads(before + 1, None))
     assert torch.get_num_threads() == before

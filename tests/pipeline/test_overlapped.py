@@ -58,8 +58,10 @@ class Arithmetic:
         self.gradient, self.step_buckets = np.float64(0.0), []
         return result
 
-    def stages(self) -> Stages:
-        return Stages(self.prefetch, self.target, self, lambda _: 8, lambda batch: 1 + batch.plan.number % 7)
+    def stages(self, workers: int = 1) -> Stages:
+        return Stages(
+            self.prefetch, [self.target] * workers, self, lambda _: 8, lambda batch: 1 + batch.plan.number % 7
+        )
 
 
 def steps_of(n_batches: int, a_step: int) -> list[tuple[BatchPlan, ...]]:
@@ -98,7 +100,7 @@ def test_the_results_are_those_of_a_for_loop_bit_for_bit(workers: int, capacity:
     for seed in range(3):
         log, stages = Log(), Arithmetic(seed, pause_s=0.002)
         config = overlapped(batches_ahead=capacity, features_ahead=capacity, features_bytes=1 + 5 * seed)
-        run_overlapped(steps_of(40, 3), stages.stages(), config, workers, log, no_stall)
+        run_overlapped(steps_of(40, 3), stages.stages(workers), config, log, no_stall)
         assert log.results == oracle.results
         assert stages.trained == list(range(40))
 
@@ -108,21 +110,21 @@ def test_a_step_of_which_this_rank_trains_nothing_is_finished_too() -> None:
     steps = [(), plans[0], (), (), plans[1], ()]
     oracle, log = Log(), Log()
     run_lockstep(steps, Arithmetic(0).stages(), ONE, oracle)
-    run_overlapped(steps, Arithmetic(0).stages(), overlapped(batches_ahead=1, features_ahead=1), 3, log, no_stall)
+    run_overlapped(steps, Arithmetic(0).stages(3), overlapped(batches_ahead=1, features_ahead=1), log, no_stall)
     assert [result.buckets for result in oracle.results] == [[], [0, 1], [], [], [2, 3], []]
     assert log.results == oracle.results
 
 
 def test_the_line_ends_where_it_is_told_to_and_trains_nothing_more() -> None:
     log, stages = Log(n_steps=4), Arithmetic(0)
-    run_overlapped(steps_of(40, 2), stages.stages(), overlapped(), 2, log, no_stall)
+    run_overlapped(steps_of(40, 2), stages.stages(2), overlapped(), log, no_stall)
     assert stages.trained == list(range(8)) and len(log.results) == 4
     assert not [t for t in threading.enumerate() if t.name.startswith(("prefetch", "target", "drafter"))]
 
 
 def test_a_plan_without_steps_is_over_at_once() -> None:
     log = Log()
-    run_overlapped([], Arithmetic(0).stages(), overlapped(), 3, log, no_stall)
+    run_overlapped([], Arithmetic(0).stages(3), overlapped(), log, no_stall)
     assert log.results == []
 
 
@@ -159,16 +161,16 @@ def test_a_failure_in_any_loop_surfaces_with_its_own_traceback_and_the_batch_s_n
         def finish(self) -> StepResult:
             return numbers.finish()
 
-    plain = numbers.stages()
+    plain = numbers.stages(2)
     stages = {
         "prefetch": replace(plain, prefetch=prefetch),
-        "target": replace(plain, target=target),
+        "target": replace(plain, targets=[target] * 2),
         "drafter": replace(plain, drafter=FailingDrafter()),
         "after": plain,
     }[stage]
     started_s = time.monotonic()
     with pytest.raises(ArithmeticError, match=f"the {stage}'s own") as caught:
-        run_overlapped(steps_of(40, 2), stages, overlapped(), 2, after, no_stall)
+        run_overlapped(steps_of(40, 2), stages, overlapped(), after, no_stall)
     assert time.monotonic() - started_s < 5.0
     frames = [frame.name for frame in traceback.extract_tb(caught.value.__traceback__)]
     assert ("after" if stage == "after" else "fail_at_five") in frames
@@ -186,7 +188,7 @@ def test_a_stage_that_is_silent_too_long_is_named_and_the_line_fails() -> None:
 
     with pytest.raises(StageStalled, match=r"pipeline\.stall_timeout_s=0\.2 s, got: prefetch .*target-0 busy"):
         run_overlapped(
-            steps_of(20, 1), replace(stages.stages(), target=target), overlapped(stall_timeout_s=0.2), 1, Log(),
+            steps_of(20, 1), replace(stages.stages(), targets=[target]), overlapped(stall_timeout_s=0.2), Log(),
             said.append,
         )  # fmt: skip
     stuck.set()
@@ -202,7 +204,7 @@ def test_a_long_wait_for_a_slow_stage_is_no_stall() -> None:
 
     log = Log()
     config = overlapped(stall_timeout_s=0.4)
-    run_overlapped(steps_of(6, 6), replace(stages.stages(), target=target), config, 1, log, no_stall)
+    run_overlapped(steps_of(6, 6), replace(stages.stages(), targets=[target]), config, log, no_stall)
     assert len(log.results) == 1 and log.timings[0].drafter.wait_s > 0.4
 
 
@@ -220,7 +222,7 @@ def test_an_interrupt_in_the_supervisor_stops_all_loops() -> None:
 
     with pytest.raises(KeyboardInterrupt):
         run_overlapped(
-            steps_of(40, 1), replace(stages.stages(), target=target), overlapped(stall_timeout_s=0.1), 1, Log(),
+            steps_of(40, 1), replace(stages.stages(), targets=[target]), overlapped(stall_timeout_s=0.1), Log(),
             interrupt,
         )  # fmt: skip
     assert not [t for t in threading.enumerate() if t.name.startswith(("prefetch", "target", "drafter"))]
@@ -228,7 +230,7 @@ def test_an_interrupt_in_the_supervisor_stops_all_loops() -> None:
 
 def test_busy_and_wait_add_up_to_the_time_of_the_step_and_the_channels_fill_is_told() -> None:
     log = Log()
-    run_overlapped(steps_of(12, 3), Arithmetic(0, pause_s=0.004).stages(), overlapped(), 1, log, no_stall)
+    run_overlapped(steps_of(12, 3), Arithmetic(0, pause_s=0.004).stages(), overlapped(), log, no_stall)
     spent_s = sum(timing.drafter.busy_s + timing.drafter.wait_s for timing in log.timings)
     assert spent_s == pytest.approx(sum(timing.step_s for timing in log.timings), rel=0.5)
     for timing in log.timings:

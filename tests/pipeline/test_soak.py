@@ -44,7 +44,8 @@ class Run:
         config = overlapped(batches_ahead=rng.randrange(1, 9), features_ahead=rng.randrange(1, 9))
         left = islice(steps, len(self.results), None)
         try:
-            run_overlapped(left, faulty(self.state, kind, until, rng), config, rng.randrange(1, 4), after, no_stall)
+            stages = faulty(self.state, kind, until, rng, n_workers=rng.randrange(1, 4))
+            run_overlapped(left, stages, config, after, no_stall)
         except Fault:
             self.state, self.results = copy.deepcopy(self.saved), list(self.saved_results)
 
@@ -52,7 +53,7 @@ class Run:
         self.saved, self.saved_results = copy.deepcopy(self.state), list(self.results)
 
 
-def faulty(state: Arithmetic, kind: str, number: int, rng: random.Random) -> Stages:
+def faulty(state: Arithmetic, kind: str, number: int, rng: random.Random, n_workers: int) -> Stages:
     """The stages with random delays, one of which fails at batch `number`."""
     pauses = random.Random(rng.random())
 
@@ -81,7 +82,7 @@ def faulty(state: Arithmetic, kind: str, number: int, rng: random.Random) -> Sta
         def finish(self) -> StepResult:
             return state.finish()
 
-    return replace(state.stages(), prefetch=prefetch, target=target, drafter=Drafter())
+    return replace(state.stages(), prefetch=prefetch, targets=[target] * n_workers, drafter=Drafter())
 
 
 @pytest.mark.slow

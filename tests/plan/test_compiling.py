@@ -53,9 +53,9 @@ def test_plan_says_once_that_it_compiles_where_the_cache_is_cold_and_nothing_whe
 
 
 def test_train_says_it_too(tmp_path: Path) -> None:
-    no_topology = ["topology=cpu", "topology.nodes=2"]  # refused behind the plan, so that nothing is trained
-    said = typed(tmp_path, "train", "interleave=tijdeman", f"run_dir={tmp_path / 'run'}", *no_topology)
-    assert said.splitlines()[0] == f"dflash-exp: {LINE}" and "topology.nodes must be 1" in said
+    no_tap = "drafter.taps=[99]"  # refused behind the plan, so that nothing is trained
+    said = typed(tmp_path, "train", "interleave=tijdeman", f"run_dir={tmp_path / 'run'}", no_tap)
+    assert said.splitlines()[0] == f"dflash-exp: {LINE}" and "drafter.taps must be" in said
 
 
 def test_a_plan_without_kernels_imports_no_compiler(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ MODELS = Models(
     slots_per_pass=8, matrix_state_width=4,
 )  # fmt: skip
 LAYER = 4 * (2 * 6 + 2 * 3 + 3 * 6) + 2 * 4 + 2 * 3  # 144 in matrices, 14 in norms
-ONE_WAY = UnderWay(1, None, 1)
+ONE_WAY = UnderWay(1, None, 1, 0)
 NONE = np.zeros(2, dtype=np.int64)
 WORK = Work(batches=NONE, padded_tokens=np.array([20, 16]), squares=NONE, slots=np.array([6, 40]), anchor_tokens=NONE,
             tokens=np.array([20, 14]))  # fmt: skip
@@ -39,7 +39,7 @@ def test_weights_gradients_and_optimizer_worked_out_by_hand() -> None:
     assert found.gradients == 4 * drafter
     norms = 2 * 14 + 8
     assert found.optimizer == 4 * (drafter - norms) + 8 * norms
-    assert found.as_json()["total"] == sum(vars(found).values())
+    assert found.as_json(0)["total"] == sum(vars(found).values())
 
 
 def test_a_tied_target_of_32_bits_has_one_table_and_shares_it_with_the_drafter() -> None:
@@ -52,10 +52,10 @@ def test_a_tied_target_of_32_bits_has_one_table_and_shares_it_with_the_drafter()
 def test_features_under_way_are_bounded_in_batches_and_bytes_and_one_always_passes() -> None:
     one = 2 * 2 * 4 * 20
     for line, expected in (
-        (UnderWay(4, None, 1), 4 * one),
-        (UnderWay(4, 3 * one, 1), 3 * one),
-        (UnderWay(4, 1, 1), one),
-        (UnderWay(2, 9 * one, 1), 2 * one),
+        (UnderWay(4, None, 1, 0), 4 * one),
+        (UnderWay(4, 3 * one, 1, 0), 3 * one),
+        (UnderWay(4, 1, 1, 0), one),
+        (UnderWay(2, 9 * one, 1, 0), 2 * one),
     ):
         assert peak_memory(MODELS, WORK, N_SEQUENCES, line).features == expected
 
@@ -63,7 +63,7 @@ def test_features_under_way_are_bounded_in_batches_and_bytes_and_one_always_pass
 def test_every_target_worker_has_a_forward_of_its_own() -> None:
     forward = 2 * 20 * (3 * 6 + 5 * 4)
     assert peak_memory(MODELS, WORK, N_SEQUENCES, ONE_WAY).target_activations == forward
-    assert peak_memory(MODELS, WORK, N_SEQUENCES, UnderWay(4, None, 3)).target_activations == 3 * forward
+    assert peak_memory(MODELS, WORK, N_SEQUENCES, UnderWay(4, None, 3, 0)).target_activations == 3 * forward
 
 
 def test_drafter_activations_worked_out_by_hand() -> None:
@@ -86,3 +86,14 @@ def test_more_slots_than_a_pass_take_no_more_memory() -> None:
     alike = drafter_activations(MODELS, work, np.array([2, 2]))
     group_of_all = drafter_activations(MODELS, dataclasses.replace(work, slots=np.array([8, 8])), np.array([2, 2]))
     assert alike[1] <= group_of_all[1] == alike[0]
+
+
+def test_a_target_on_devices_of_its_own_leaves_the_drafter_s_with_a_copy_of_embedding_and_head() -> None:
+    shared, apart = (peak_memory(MODELS, WORK, N_SEQUENCES, UnderWay(4, None, 4, n)) for n in (0, 2))
+    terms, of_two = vars(shared), apart.as_json(2)
+    total = sum(terms.values())
+    assert shared.as_json(0)["total"] == shared.as_json(0)["largest_device"] == total
+    beside = terms["target_weights"] + terms["target_activations"] // 2
+    own = sum(vars(apart).values()) - terms["target_weights"] - terms["target_activations"]
+    assert of_two["largest_device"] == max(own, beside)
+    assert of_two["total"] == sum(vars(apart).values()) + terms["target_weights"], "each of the two has the weights"
