@@ -150,3 +150,17 @@ def test_a_step_that_is_not_finite_on_one_rank_is_skipped_by_all_and_named(
     assert [record["train/skipped"] for record in results_only(run_dir)] == [False, False, True, False, False, False]
     assert result_of(run_dir)["skipped_steps"] == 1
     assert capfd.readouterr().out.count("skipped: the gradient must be finite") == 1
+
+
+@pytest.mark.slow
+def test_two_thousand_steps_of_two_ranks_with_fifty_stops_train_every_batch_once(
+    tmp_path: Path, cluster: Cluster
+) -> None:
+    script = Path(__file__).with_name("rank_soak_script.py")
+    assert run_ranks([sys.executable, str(script), str(tmp_path)], 2, grace_s=8) == 0
+    first, second, alone = (json.loads((tmp_path / f"{n}.json").read_text()) for n in ("rank-0", "rank-1", "alone"))
+    assert sorted(first["trained"] + second["trained"]) == sorted(alone["trained"]) and len(alone["trained"]) > 5000
+    assert all(trained == sorted(trained) for trained in (first["trained"], second["trained"])), "in order"
+    assert first["sessions"] == second["sessions"] > 50
+    assert first["weight"] == second["weight"] == pytest.approx(alone["weight"], rel=1e-10)
+    assert first["losses"] == second["losses"] == pytest.approx(alone["losses"], rel=1e-10)
