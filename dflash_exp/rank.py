@@ -64,7 +64,10 @@ def run_as_rank(config: Config, overrides: list[str], stop: StopSignals) -> int:
         device = rank_devices(config.topology, rank).drafter
     except ValueError as error:
         raise ConfigError(str(error)) from error
-    return run(config, overrides, stop, Group(rank, n_ranks, device, config.topology.timeout_s))
+    ranks = Group(rank, n_ranks, device, config.topology.timeout_s)
+    code = run(config, overrides, stop, ranks)
+    ranks.close()  # a sweep's next run makes a group of its own
+    return code
 
 
 def main(config_file: Path, overrides_file: Path) -> int:
