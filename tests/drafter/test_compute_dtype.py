@@ -48,12 +48,12 @@ def test_the_golden_step_in_bf16_is_near_that_in_fp32(golden, kit, slots_per_pas
 
 
 def test_the_gradient_of_the_context_adds_up_over_many_passes_without_loss(kit):
-    """Measured: 1.6e-3 apart; 5.5e-3 where the sum over the passes is in bf16."""
-    features = kit.batch_of([kit.sequence(1, 700)], n_anchors=600)
+    """Measured: 1.7e-3 apart; 4.2e-3 where the sum over the passes is in bf16."""
+    features = kit.batch_of([kit.sequence(1, 450)], n_anchors=400)
     narrow = computing_in(BF16, kit.drafter().float())
     _, at_once = gradient_of(kit, narrow, features, slots_per_pass=100_000)
     _, one_by_one = gradient_of(kit, narrow, features, slots_per_pass=4)
-    assert float((at_once - one_by_one).norm() / at_once.norm()) < 3e-3
+    assert float((at_once - one_by_one).norm() / at_once.norm()) < 2.8e-3
 
 
 def test_the_loss_is_scaled_in_fp32_not_by_a_scale_in_8_bits():
