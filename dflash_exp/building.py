@@ -87,7 +87,7 @@ def build(config: Config, planned: Planned, first_step: int, outside: Outside) -
     here = devices.targets[0]
     target = load(config.target, here, lambda shape, mask_id: resolve_shape(config.drafter, shape, mask_id))
     check_vocabulary(config, target.drafter_shape.vocab_size)
-    drafter = target.new_drafter(devices.drafter)
+    drafter = target.new_drafter(config.drafter.compute_dtype, devices.drafter)
     initialise(drafter, config.seeds.init, target.model.final_norm_weight_H)
     optimizer = build_optimizer(config.optim, drafter.named_parameters())
     behind = room(n_batches, ranks.n_ranks)

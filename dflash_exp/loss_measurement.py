@@ -49,7 +49,7 @@ def measure_losses(
 
 def step_at(config: Config, target: LoadedTarget, checkpoint: Path) -> DrafterStep:
     """What measures the checkpoint's drafter; its optimizer never takes a step."""
-    drafter = target.new_drafter()
+    drafter = target.new_drafter(config.drafter.compute_dtype)
     load_weights(drafter, checkpoint)
     optimizer = build_optimizer(config.optim, drafter.named_parameters())
     return DrafterStep(drafter, config.loss, optimizer, config.drafter.slots_per_pass, config.optim.max_grad_norm)

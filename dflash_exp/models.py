@@ -17,7 +17,7 @@ from torch import nn
 
 from dflash_exp.architecture import TargetShape, target_shape
 from dflash_exp.data.store import file_sha256
-from dflash_exp.drafter.model import Drafter
+from dflash_exp.drafter.model import ComputeDtype, Drafter
 from dflash_exp.drafter.shape import DrafterShape
 from dflash_exp.target import FrozenTarget, TargetConfig, is_directory, load_model, read_settings
 
@@ -39,11 +39,17 @@ class LoadedTarget:
     eos_ids: tuple[int, ...]
     max_position_embeddings: int
 
-    def new_drafter(self, device: torch.device | None = None) -> Drafter:
-        """An untrained drafter in fp32, with the target's embedding and head; on the target's device unless another is
-        named."""
+    def new_drafter(self, compute: ComputeDtype, device: torch.device | None = None) -> Drafter:
+        """An untrained drafter, parameters in fp32, with the target's embedding and head, on the target's
+        device unless another is named.
+
+        Those two are the target's own tensors where its dtype is the one to compute in, else a copy: one where tied.
+        """
         embed_VH, head_VH = self.model.embedding_weight_VH, self.model.head_weight_VH
-        return Drafter(self.drafter_shape, embed_VH.float(), head_VH.float()).to(device or self.model.device)
+        dtype = compute.beside(embed_VH.dtype)
+        cast_VH = embed_VH.to(dtype)
+        own_head_VH = cast_VH if head_VH is embed_VH else head_VH.to(dtype)
+        return Drafter(self.drafter_shape, cast_VH, own_head_VH).to(device or self.model.device)
 
 
 def load(

@@ -78,12 +78,15 @@ def _costs(config: Config, shape: TargetShape | None, measured: Measured | None)
 
 
 def _memory(config: Config, shape: TargetShape, work: Work, n_sequences: np.ndarray) -> dict[str, int]:
-    drafter, pipeline = config.drafter, config.pipeline
+    drafter, pipeline, target_dtype = config.drafter, config.pipeline, config.target.dtype.torch
+    compute_dtype = drafter.compute_dtype.beside(target_dtype)
     models = Models(
         sizes=shape,
         n_target_layers=shape.n_layers,
         tied_embeddings=shape.tied_embeddings,
-        target_width=config.target.dtype.torch.itemsize,
+        target_width=target_dtype.itemsize,
+        compute_width=compute_dtype.itemsize,
+        shares_tables=compute_dtype == target_dtype,
         n_drafter_layers=drafter.n_layers,
         n_taps=len(tapped_layers(drafter, shape.n_layers)),
         block_size=drafter.block_size,

@@ -19,7 +19,7 @@ from dflash_exp.architecture import TargetShape
 from dflash_exp.config import Config, EvaluateOptions
 from dflash_exp.data.store import EmbeddedData, Responses, StoreData, TooLong, read_split
 from dflash_exp.decode import DecodeConfig
-from dflash_exp.drafter.model import Drafter
+from dflash_exp.drafter.model import ComputeDtype, Drafter
 from dflash_exp.drafter.session import DraftSession
 from dflash_exp.drafter.shape import DrafterShape
 from dflash_exp.evaluation import Hosts
@@ -46,7 +46,7 @@ def evaluate(path: Path, config: Config | None, options: EvaluateOptions) -> int
         shape = read_shape(folder)
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         target = load(_target_of(path, config, options), device, lambda dims, _: check_fits(shape, dims, folder))
-        drafter = target.new_drafter()
+        drafter = target.new_drafter(ComputeDtype.auto if config is None else config.drafter.compute_dtype)
         load_weights(drafter, folder)
         decoding = _decoding(config, options, target)
         prompts = _prompts(config, options, target)

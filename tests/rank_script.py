@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from dflash_exp import checkpoint
-from dflash_exp.drafter.model import Drafter
+from dflash_exp.drafter.model import ComputeDtype, Drafter
 from dflash_exp.messages import TargetFeatures, TokenBatch
 from dflash_exp.models import LoadedTarget
 from dflash_exp.pipeline.drafter_train import DrafterTrainer
@@ -25,9 +25,9 @@ RANK = int(os.environ.get("RANK", "0"))
 plain_drafter, plain_meet, plain_target = LoadedTarget.new_drafter, DrafterTrainer.meet, FrozenTarget.__call__
 
 
-def double(self: LoadedTarget, device: torch.device | None = None) -> Drafter:
+def double(self: LoadedTarget, compute: ComputeDtype, device: torch.device | None = None) -> Drafter:
     """The drafter in float64, where sums in another order differ by 1e-16 (a checkpoint would keep it in fp32)."""
-    return plain_drafter(self, device).double()
+    return plain_drafter(self, compute, device).double()
 
 
 def before_meeting(act: Callable[[], Any]) -> Callable[..., None]:

@@ -5,7 +5,8 @@ sequence, sorted, go in groups of 16; a group is plain matmuls over its context 
 the last K columns of the same softmax buffer. Groups of the same rank of all sequences run as one batched matmul, so
 one sequence of 2000 tokens takes 4 rounds and forty of 50 take 2. No score is computed between two sequences or two
 blocks. The backward is written out: it keeps one probability buffer a group and no copies of it. Paid for that: memory
-of n_heads * K * sum(prefix) per pass, which `drafter.slots_per_pass` bounds.
+of n_heads * K * sum(prefix) per pass, which `drafter.slots_per_pass` bounds. For inputs in bf16 the scores, the softmax
+and its backward are in fp32, as is the sum of a context's gradient over its groups; the products are bf16.
 """
 
 # B sequences with anchors, T context tokens (longest), A anchors, G anchors of a group, K block keys, Q block queries,
@@ -114,7 +115,7 @@ class _BlockAttention(torch.autograd.Function):
     def backward(ctx: FunctionCtx, d_out: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
         saved, weights = list(ctx.saved_tensors[:6]), ctx.saved_tensors[6:]  # type: ignore[attr-defined]
         q, k, v, k_ctx, v_ctx, _ = saved
-        into = [torch.empty_like(x) for x in (q, k, v)] + [torch.zeros_like(x) for x in (k_ctx, v_ctx)]
+        into = [torch.empty_like(x) for x in (q, k, v)] + [torch.zeros_like(x, dtype=_wide(x)) for x in (k_ctx, v_ctx)]
         for group, p in zip(ctx.groups, weights, strict=True):  # type: ignore[attr-defined]
             _attend_backward(group, p, d_out.contiguous(), saved, into)
         return *into, None
@@ -125,7 +126,7 @@ def _attend(group: Group, q: Tensor, k: Tensor, v: Tensor, k_ctx: Tensor, v_ctx:
     q_bMGRE, prefix = _take(group, q), group.prefix
     scores = _scores(group, q_bMGRE, k, k_ctx)
     scores[..., group.first : prefix].masked_fill_(group.hidden_bGc, -math.inf)
-    p = torch.softmax(scores.mul_(1 / math.sqrt(q.shape[-1])), dim=-1)
+    p = torch.softmax(scores.mul_(1 / math.sqrt(q.shape[-1])), dim=-1).to(q.dtype)
     result = torch.matmul(p[..., prefix:], _take(group, v))
     _rows(result).add_(torch.matmul(_rows(p)[..., :prefix], _context(group, v_ctx)))
     _put(group, out, result)
@@ -133,8 +134,8 @@ def _attend(group: Group, q: Tensor, k: Tensor, v: Tensor, k_ctx: Tensor, v_ctx:
 
 
 def _scores(group: Group, q_bMGRE: Tensor, k: Tensor, k_ctx: Tensor) -> Tensor:
-    """q k^T over the context prefix and the own block, [b, M, G, R, C]."""
-    scores = q_bMGRE.new_empty(*q_bMGRE.shape[:4], group.prefix + k.shape[-2])
+    """q k^T over the context prefix and the own block, [b, M, G, R, C], in fp32 at least."""
+    scores = q_bMGRE.new_empty(*q_bMGRE.shape[:4], group.prefix + k.shape[-2], dtype=_wide(q_bMGRE))
     _rows(scores)[..., : group.prefix] = torch.matmul(_rows(q_bMGRE), _context(group, k_ctx).transpose(-1, -2))
     scores[..., group.prefix :] = torch.matmul(q_bMGRE, _take(group, k).transpose(-1, -2))
     return scores
@@ -148,8 +149,8 @@ def _attend_backward(group: Group, p: Tensor, d_out: Tensor, saved: list[Tensor]
     if group.own_bG is not None:
         d_out_bMGRE.mul_(group.own_bG)
     # The softmax's backward needs sum(p * dp) a row, which is sum(out * d_out): no pass over the scores.
-    delta = _take(group, out).mul_(d_out_bMGRE).sum(-1, keepdim=True)
-    dp = _scores(group, d_out_bMGRE, v, v_ctx).sub_(delta).mul_(p).mul_(1 / math.sqrt(q.shape[-1]))
+    delta = _take(group, out).to(_wide(out)).mul_(d_out_bMGRE).sum(-1, keepdim=True)
+    dp = _scores(group, d_out_bMGRE, v, v_ctx).sub_(delta).mul_(p).mul_(1 / math.sqrt(q.shape[-1])).to(q.dtype)
     _put(group, dv, torch.matmul(p[..., prefix:].transpose(-1, -2), d_out_bMGRE))
     _put(group, dk, torch.matmul(dp[..., prefix:].transpose(-1, -2), q_bMGRE))
     own = torch.matmul(dp[..., prefix:], _take(group, k))
@@ -157,6 +158,11 @@ def _attend_backward(group: Group, p: Tensor, d_out: Tensor, saved: list[Tensor]
     _put(group, dq, own)
     _add_context(group, dk_ctx, torch.matmul(_rows(dp)[..., :prefix].transpose(-1, -2), _rows(q_bMGRE)))
     _add_context(group, dv_ctx, torch.matmul(_rows(p)[..., :prefix].transpose(-1, -2), _rows(d_out_bMGRE)))
+
+
+def _wide(x: Tensor) -> torch.dtype:
+    """What sums over many of its numbers are kept in."""
+    return torch.promote_types(x.dtype, torch.float32)
 
 
 def _rows(x_bMGRx: Tensor) -> Tensor:
@@ -189,4 +195,4 @@ def _add_context(group: Group, into_BMTE: Tensor, x_bMTE: Tensor) -> None:
     if group.sequences_b is None:
         seen.add_(x_bMTE)
     else:
-        seen.index_add_(0, group.sequences_b, x_bMTE)
+        seen.index_add_(0, group.sequences_b, x_bMTE.to(seen.dtype))

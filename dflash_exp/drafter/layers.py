@@ -45,6 +45,16 @@ def rotation(positions: Tensor, head_dim: int, theta: float, dtype: torch.dtype)
     return Rotation(angles.cos(), angles.sin())
 
 
+class Linear(nn.Linear):
+    """x W^T in x's dtype, whatever the weight is kept in; the weight's gradient arrives in the weight's own."""
+
+    def __init__(self, n_in: int, n_out: int) -> None:
+        super().__init__(n_in, n_out, bias=False)
+
+    def forward(self, input: Tensor) -> Tensor:
+        return F.linear(input, self.weight.to(input.dtype))
+
+
 class RmsNorm(nn.Module):
     """x / sqrt(mean(x^2) + eps) * weight over the last dimension; computed in fp32 at least."""
 
@@ -114,10 +124,10 @@ class Attention(nn.Module):
     def __init__(self, shape: DrafterShape) -> None:
         super().__init__()
         self.n_kv_heads, self.head_dim = shape.n_kv_heads, shape.head_dim
-        self.q_proj = nn.Linear(shape.hidden_size, shape.n_heads * shape.head_dim, bias=False)
-        self.k_proj = nn.Linear(shape.hidden_size, shape.n_kv_heads * shape.head_dim, bias=False)
-        self.v_proj = nn.Linear(shape.hidden_size, shape.n_kv_heads * shape.head_dim, bias=False)
-        self.o_proj = nn.Linear(shape.n_heads * shape.head_dim, shape.hidden_size, bias=False)
+        self.q_proj = Linear(shape.hidden_size, shape.n_heads * shape.head_dim)
+        self.k_proj = Linear(shape.hidden_size, shape.n_kv_heads * shape.head_dim)
+        self.v_proj = Linear(shape.hidden_size, shape.n_kv_heads * shape.head_dim)
+        self.o_proj = Linear(shape.n_heads * shape.head_dim, shape.hidden_size)
         self.q_norm = RmsNorm(shape.head_dim, shape.rms_norm_eps)
         self.k_norm = RmsNorm(shape.head_dim, shape.rms_norm_eps)
 
@@ -161,9 +171,9 @@ class Mlp(nn.Module):
 
     def __init__(self, shape: DrafterShape) -> None:
         super().__init__()
-        self.gate_proj = nn.Linear(shape.hidden_size, shape.intermediate_size, bias=False)
-        self.up_proj = nn.Linear(shape.hidden_size, shape.intermediate_size, bias=False)
-        self.down_proj = nn.Linear(shape.intermediate_size, shape.hidden_size, bias=False)
+        self.gate_proj = Linear(shape.hidden_size, shape.intermediate_size)
+        self.up_proj = Linear(shape.hidden_size, shape.intermediate_size)
+        self.down_proj = Linear(shape.intermediate_size, shape.hidden_size)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))

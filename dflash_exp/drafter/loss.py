@@ -3,6 +3,7 @@
 In: hidden states of slots 1..K-1, labels, which of them count. Out: the weighted *sum* of token losses and the counts
 behind accuracy and the teacher-forced prefix. The head is frozen, so logits live for one chunk of rows: the input's
 gradient is made in the same pass and the logits are dropped. 2485 rows x 2048 words would be 20 MB; a chunk is 4.
+Hidden states and head may be in bf16: logits are then cast to fp32 before the softmax.
 """
 
 # A anchors, S slots 1..K-1, N rows (supervised slots), H hidden, V vocabulary
@@ -98,7 +99,7 @@ class RowLosses:
     loss: Tensor
     """Sum of weight * cross entropy: differentiable in the hidden states only."""
     correct_N: Tensor
-    """bool: no logit exceeds the label's."""
+    """bool: no logit exceeds the label's; among equal ones, common in bf16, the first is the drafted one."""
 
 
 def head_loss(hidden_NH: Tensor, head_VH: Tensor, label_N: Tensor, weight_N: Tensor) -> RowLosses:
@@ -119,6 +120,7 @@ class _HeadLoss(torch.autograd.Function):
         correct = torch.empty_like(label, dtype=torch.bool)
         d_hidden = torch.empty_like(hidden) if with_gradient else hidden.new_empty(0)
         n_rows = max(1, CHUNK_LOGITS // len(head))
+        ties_are_common = head.dtype != weight.dtype
         for low in range(0, len(hidden), n_rows):
             rows = slice(low, low + n_rows)
             logits_nV = F.linear(hidden[rows], head).to(weight.dtype)
@@ -126,6 +128,8 @@ class _HeadLoss(torch.autograd.Function):
             # amax and a comparison: argmax alone took a fifth of this function's time.
             top_n1 = logits_nV.amax(-1, keepdim=True)
             correct[rows] = (at_label_n1 == top_n1).squeeze(1)
+            if ties_are_common:
+                correct[rows] &= logits_nV.argmax(-1) == label[rows]
             total_n1 = logits_nV.sub_(top_n1).exp_().sum(-1, keepdim=True)
             loss += torch.dot((total_n1.log() + top_n1 - at_label_n1).squeeze(1), weight[rows])
             if with_gradient:
@@ -139,7 +143,8 @@ class _HeadLoss(torch.autograd.Function):
     @staticmethod
     def backward(ctx: FunctionCtx, d_loss: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
         (d_hidden,) = ctx.saved_tensors  # type: ignore[attr-defined]
-        return d_hidden * d_loss.to(d_hidden.dtype), None, None, None, None
+        # in fp32 under bf16: a scale rounded to 8 bits would be a weight that depends on the batch
+        return (d_hidden.to(d_loss.dtype) * d_loss).to(d_hidden.dtype), None, None, None, None
 
 
 def block_sums(hidden_ASH: Tensor, head_VH: Tensor, label_AS: Tensor, supervised_AS: Tensor, gamma: float) -> BatchSums:

@@ -10,17 +10,32 @@ so A + 1 tokens are projected, not A * K; in the last layer slot 0 needs only it
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from dflash_exp.drafter.layers import Layer, RmsNorm, rotation
+from dflash_exp.drafter.layers import Layer, Linear, RmsNorm, rotation
 from dflash_exp.drafter.layout import BlockLayout
 from dflash_exp.drafter.shape import DrafterShape, TargetDims, target_layer_ids
 
 Context = list[tuple[Tensor, Tensor]]
 """Rotated keys and values of the context, each [B, M, T, E], one pair a layer."""
+
+
+class ComputeDtype(str, Enum):
+    """The number format of activations and matrix products; weights, their gradients and the optimizer stay fp32."""
+
+    auto = "auto"
+    """bfloat16 for a target in bfloat16, float32 for any other."""
+    float32 = "float32"
+    bfloat16 = "bfloat16"
+
+    def beside(self, target: torch.dtype) -> torch.dtype:
+        """The format for a target in that one: never the device's choice, since a run's identity has no device."""
+        narrow = self is ComputeDtype.bfloat16 or (self is ComputeDtype.auto and target is torch.bfloat16)
+        return torch.bfloat16 if narrow else torch.float32
 
 
 @dataclass(frozen=True)
@@ -35,6 +50,8 @@ class DrafterConfig:
     """Slots that go forward and backward at once: bounds memory, changes nothing else."""
     taps: list[int] | None
     """Tapped layers of the target, 0-based; null: as many as draft layers, spaced by the paper's formula."""
+    compute_dtype: ComputeDtype = ComputeDtype.float32
+    """Stated in YAML; the default is for runs begun before there was a choice, which computed in float32."""
 
     def __post_init__(self) -> None:
         _at_least("drafter.n_layers", self.n_layers, 1)
@@ -86,7 +103,11 @@ def resolve_shape(config: DrafterConfig, target: TargetDims, mask_token_id: int)
 
 
 class Drafter(nn.Module):
-    """The trained part: fc, hidden_norm, layers, norm. Embedding and head are the target's, frozen and not saved."""
+    """The trained part: fc, hidden_norm, layers, norm. Embedding and head are the target's, frozen and not saved.
+
+    It computes in the dtype of the two, whatever its parameters are in: matrices are cast where they are used, norms,
+    rotations and softmax are done in fp32 at least.
+    """
 
     embed_VH: Tensor
     head_VH: Tensor
@@ -95,17 +116,22 @@ class Drafter(nn.Module):
         super().__init__()
         self.shape = shape
         self.layers = nn.ModuleList(Layer(shape) for _ in range(shape.n_layers))
-        self.fc = nn.Linear(len(shape.target_layer_ids) * shape.hidden_size, shape.hidden_size, bias=False)
+        self.fc = Linear(len(shape.target_layer_ids) * shape.hidden_size, shape.hidden_size)
         self.hidden_norm = RmsNorm(shape.hidden_size, shape.rms_norm_eps)
         self.norm = RmsNorm(shape.hidden_size, shape.rms_norm_eps)
         # Buffers follow .to(device); not persistent keeps them out of the state dict.
         self.register_buffer("embed_VH", embed_VH.detach(), persistent=False)
         self.register_buffer("head_VH", head_VH.detach(), persistent=False)
 
+    @property
+    def compute_dtype(self) -> torch.dtype:
+        """What activations and matrix products are in."""
+        return self.head_VH.dtype
+
     def context(self, features_BTF: Tensor, first: int = 0) -> Context:
         """Every layer's keys and values of tapped hidden states, at positions first .. first+T-1; they may be of any
         dtype and on another device."""
-        features_BTF = features_BTF.to(self.fc.weight)  # a target in bf16 feeds a drafter in fp32
+        features_BTF = features_BTF.to(self.head_VH)  # a target in bf16 may feed a drafter in fp32
         context_BTH = self.hidden_norm(self.fc(features_BTF))
         positions_T = torch.arange(first, first + features_BTF.shape[1], device=features_BTF.device)
         turn_T = rotation(positions_T, self.shape.head_dim, self.shape.rope_theta, features_BTF.dtype)
@@ -115,7 +141,7 @@ class Drafter(nn.Module):
         """Hidden states of slots 1..K-1 after the final norm, [A, S, H]."""
         size, last = self.shape.block_size, self.shape.n_layers - 1
         slots_AK = blocks.position_A[:, None] + torch.arange(size, device=blocks.position_A.device)
-        turn_AK = rotation(slots_AK, self.shape.head_dim, self.shape.rope_theta, self.fc.weight.dtype)
+        turn_AK = rotation(slots_AK, self.shape.head_dim, self.shape.rope_theta, self.compute_dtype)
         mask = blocks.token_A.new_full((1,), self.shape.mask_token_id)
         tokens_nH = F.embedding(torch.cat([blocks.token_A, mask]), self.embed_VH)
         x_AQH = _spread(tokens_nH, size)

@@ -61,13 +61,13 @@ class DrafterStep:
             return _no_sums(self.drafter, len(anchors.position_A))
         scale = 1 / weight if self.loss.reduction is Reduction.batch else 1.0
         context = self._context(features, anchors)
-        leaves = [(k.detach().requires_grad_(), v.detach().requires_grad_()) for k, v in context]
+        leaves = [(_leaf(k), _leaf(v)) for k, v in context]
         parts = []
         for sums in self._passes(leaves, anchors):
             (sums.loss * scale).backward()
             parts.append(_detached(sums))
         outputs = [tensor for pair in context for tensor in pair]
-        torch.autograd.backward(outputs, [_gradient(leaf) for pair in leaves for leaf in pair])
+        torch.autograd.backward(outputs, [_gradient(leaf).to(leaf.dtype) for pair in leaves for leaf in pair])
         return _added(parts)
 
     @torch.no_grad()
@@ -139,6 +139,13 @@ class DrafterStep:
         last = first + len(hidden_ASH)
         labels_AS, supervised_AS = anchors.label_AS[first:last], anchors.supervised_AS[first:last]
         return block_sums(hidden_ASH, self.drafter.head_VH, labels_AS, supervised_AS, self.loss.gamma)
+
+
+def _leaf(x: Tensor) -> Tensor:
+    """The same numbers, whose gradient adds up in fp32 at least over the passes, whatever they are in."""
+    leaf = x.detach().requires_grad_()
+    leaf.grad_dtype = torch.promote_types(x.dtype, torch.float32)
+    return leaf
 
 
 def _gradient(leaf: Tensor) -> Tensor:

@@ -2,8 +2,9 @@
 
 In: the sizes of target and drafter, what a batch holds, how much the line keeps under way. Out: bytes, term by term.
 Nothing is measured or loaded. Against allocations measured on a CPU, with the embedded models, budgets of 2k and 8k
-tokens and passes of 512 and 4096 slots: weights and optimizer exact, the drafter's activations 9 % low to 15 % high,
-the target's within 4 % (`tests/test_memory.py` holds 25 %). What a device's library keeps for itself comes on top.
+tokens and passes of 512 and 4096 slots, the drafter in fp32: weights and optimizer exact, the drafter's activations
+9 % low to 15 % high, the target's within 4 % (`tests/test_memory.py` holds 25 %, for a drafter in bf16, too). What a
+device's library keeps for itself comes on top.
 """
 
 # N batches
@@ -17,7 +18,7 @@ import numpy as np
 from dflash_exp.plan.cost import Sizes, Work
 
 FLOAT_BYTES = 4
-"""The drafter, its gradients and its optimizer are kept in 32 bits."""
+"""The drafter's weights, their gradients and the optimizer are kept in 32 bits, whatever it computes in."""
 GROUP_ANCHORS = 16
 """Anchors of a sequence whose attention is computed at once (`drafter/attention.py`)."""
 CHUNK_LOGITS = 2**20
@@ -35,6 +36,10 @@ class Models:
     tied_embeddings: bool
     target_width: int
     """Bytes of a number of the target."""
+    compute_width: int
+    """Bytes of a number that the drafter computes with: an activation, its embedding and head."""
+    shares_tables: bool
+    """Whether the drafter computes in the target's own format, and so has embedding and head in common with it."""
     n_drafter_layers: int
     n_taps: int
     block_size: int
@@ -88,8 +93,8 @@ def peak_memory(models: Models, work: Work, n_sequences: np.ndarray, line: Under
 
         target_weights       width x (L_target layer + V H (2 V H where the head is not tied) + H),
                              layer = H (2 Q + 2 M + 3 I) and its norms
-        drafter_weights      4 (L layer + F H^2 + 2 H), and 8 V H for embedding and head, unless the
-                             target beside it has them in fp32
+        drafter_weights      4 (L layer + F H^2 + 2 H), and compute width x V H (2 V H where the head is not tied) for
+                             copies of embedding and head, unless the target beside it has them in that format
         gradients            4 x the drafter's parameters
         optimizer            4 (Muon) or 8 (AdamW) a parameter of a matrix, 8 of a norm
         features             width x F H tokens, of as many batches as may be under way within pipeline.features_bytes
@@ -99,13 +104,13 @@ def peak_memory(models: Models, work: Work, n_sequences: np.ndarray, line: Under
     sizes, inner = models.sizes, models.n_drafter_layers * _matrices(models.sizes)
     matrices = inner + models.n_taps * sizes.hidden_size**2
     norms = models.n_drafter_layers * _norms(sizes) + 2 * sizes.hidden_size
-    shares = models.target_width == FLOAT_BYTES and line.target_devices == 0
-    copies = 0 if shares else 2 * sizes.vocab_size * sizes.hidden_size
+    shares = models.shares_tables and line.target_devices == 0
+    copies = 0 if shares else models.compute_width * _tables(models)
     wide = 3 * sizes.intermediate_size + (models.n_taps + 3) * sizes.hidden_size
     forward = models.target_width * int(work.padded_tokens.max()) * wide
     return PeakMemory(
         target_weights=target_weights(models),
-        drafter_weights=FLOAT_BYTES * (matrices + norms + copies),
+        drafter_weights=FLOAT_BYTES * (matrices + norms) + copies,
         gradients=FLOAT_BYTES * (matrices + norms),
         optimizer=models.matrix_state_width * matrices + 8 * norms,
         features=features_under_way(models, int(work.tokens.max()), line),
@@ -117,9 +122,8 @@ def peak_memory(models: Models, work: Work, n_sequences: np.ndarray, line: Under
 def target_weights(models: Models) -> int:
     """Bytes of the whole decoder, embedding and head; biases, and experts beyond one, are not known of."""
     sizes = models.sizes
-    tables = (1 if models.tied_embeddings else 2) * sizes.vocab_size * sizes.hidden_size
     layers = models.n_target_layers * (_matrices(sizes) + _norms(sizes))
-    return models.target_width * (layers + tables + sizes.hidden_size)
+    return models.target_width * (layers + _tables(models) + sizes.hidden_size)
 
 
 def features_under_way(models: Models, most_tokens: int, line: UnderWay) -> int:
@@ -130,7 +134,7 @@ def features_under_way(models: Models, most_tokens: int, line: UnderWay) -> int:
 
 
 def drafter_activations(models: Models, work: Work, n_sequences: np.ndarray) -> np.ndarray:
-    """Bytes at the peak of each batch's forward and backward, float64 [N].
+    """Bytes at the peak of each batch's forward and backward, float64 [N]; in numbers of the compute width:
 
     Of every token of the rectangle F H (features), 2 H (fused context), 5 M a layer (keys, values, their gradients) and
     2 M. Of every slot of the largest pass, of which a batch has min(slots_per_pass, its own):
@@ -140,22 +144,31 @@ def drafter_activations(models: Models, work: Work, n_sequences: np.ndarray) -> 
         and then   the largest of: 3 I, in the MLP's backward; 4 H and up to 2^20 logits in all, at the head;
                    2 x one layer's probabilities of a group of 16 anchors less 4 I, in attention's backward
 
-    So a larger bucket changes the context and attention's span, `drafter.slots_per_pass` everything else.
+    So a larger bucket changes the context and attention's span, `drafter.slots_per_pass` everything else. Where the
+    drafter does not compute in fp32, every matrix is there once more, cast, and the context's gradients (2 M of its 5
+    a layer) and logits are in fp32 all the same.
     """
     sizes, layers = models.sizes, models.n_drafter_layers
     hidden, inner = sizes.hidden_size, sizes.intermediate_size
     queries, keys = sizes.n_heads * sizes.head_dim, sizes.n_kv_heads * sizes.head_dim
-    context = work.padded_tokens * ((models.n_taps + 2) * hidden + (5 * layers + 2) * keys)
+    wider = FLOAT_BYTES / models.compute_width
+    context = work.padded_tokens * ((models.n_taps + 2) * hidden + ((3 + 2 * wider) * layers + 2) * keys)
     a_pass = max(models.block_size, models.slots_per_pass // models.block_size * models.block_size)
     slots = np.minimum(work.slots, a_pass)
     longest = work.padded_tokens / n_sequences
     probabilities = slots * sizes.n_heads * (longest + models.block_size)
     per_slot = layers * (4 * hidden + 4 * queries + 3 * keys + 4 * inner) - (2 * hidden + queries + keys)
     group = np.minimum(1.0, GROUP_ANCHORS * models.block_size * n_sequences / np.maximum(work.slots, 1))
-    at_head = slots * 4 * hidden + np.minimum(slots * sizes.vocab_size, max(CHUNK_LOGITS, sizes.vocab_size))
+    at_head = slots * 4 * hidden + wider * np.minimum(slots * sizes.vocab_size, max(CHUNK_LOGITS, sizes.vocab_size))
     in_attention = 2 * group * probabilities - slots * 4 * inner
     transient = np.maximum(np.maximum(slots * 3 * inner, at_head), in_attention)
-    return FLOAT_BYTES * (context + slots * per_slot + layers * probabilities + transient)
+    cast = 0 if wider == 1 else layers * _matrices(sizes) + models.n_taps * hidden**2
+    return models.compute_width * (cast + context + slots * per_slot + layers * probabilities + transient)
+
+
+def _tables(models: Models) -> int:
+    """Numbers in embedding and head."""
+    return (1 if models.tied_embeddings else 2) * models.sizes.vocab_size * models.sizes.hidden_size
 
 
 def _matrices(sizes: Sizes) -> int:

@@ -1,17 +1,14 @@
-"""A small float64 drafter, sequences for it, the golden step, and the dense oracle that the drafter must equal."""
+"""A small float64 drafter, sequences for it, and the dense oracle that the drafter must equal."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from safetensors.torch import load_file
 from torch import Tensor
 
 from dflash_exp.drafter.anchors import candidates, choose_anchors
@@ -20,8 +17,8 @@ from dflash_exp.drafter.model import Drafter, initialise
 from dflash_exp.drafter.shape import DrafterShape
 from dflash_exp.drafter.step import DrafterStep
 from dflash_exp.messages import BatchPlan, TargetFeatures, TokenBatch
+from tests.golden_step import Golden, golden_step
 
-GOLDEN = Path(__file__).parents[1] / "golden"
 SHAPE = DrafterShape(
     hidden_size=24,
     intermediate_size=40,
@@ -58,14 +55,6 @@ class NoUpdate:
 
     def step(self) -> None:
         self.given = gradients_of(self._drafter)
-
-
-@dataclass(frozen=True)
-class Golden:
-    drafter: Drafter
-    features: TargetFeatures
-    gamma: float
-    expected: dict[str, Tensor]
 
 
 def sequence(row: int, length: int) -> Sequence:
@@ -195,34 +184,4 @@ def kit() -> Kit:
 
 @pytest.fixture
 def golden() -> Golden:
-    config = json.loads((GOLDEN / "config.json").read_text())
-    weights, inputs = load_file(GOLDEN / "weights.safetensors"), load_file(GOLDEN / "inputs.safetensors")
-    draft = config["draft"]
-    shape = DrafterShape(
-        hidden_size=draft["hidden_size"],
-        intermediate_size=draft["intermediate_size"],
-        n_heads=draft["num_attention_heads"],
-        n_kv_heads=draft["num_key_value_heads"],
-        head_dim=draft["head_dim"],
-        n_layers=draft["num_hidden_layers"],
-        block_size=draft["block_size"],
-        vocab_size=draft["vocab_size"],
-        mask_token_id=draft["mask_token_id"],
-        target_layer_ids=tuple(draft["target_layer_ids"]),
-        rope_theta=draft["rope_theta"],
-        rms_norm_eps=draft["rms_norm_eps"],
-        n_target_layers=config["target_layers"],
-    )
-    drafter = Drafter(shape, weights["target.model.embed_tokens.weight"], weights["target.lm_head.weight"])
-    drafter.load_state_dict({k.removeprefix("draft."): v for k, v in weights.items() if k.startswith("draft.")})
-    anchors = inputs["anchors"][0]
-    batch = TokenBatch(
-        plan=BatchPlan(0, 0, 0, 0, 0, np.array([0])),
-        tokens_BT=inputs["input_ids"],
-        supervised_BT=inputs["loss_mask"].bool(),
-        lengths_B=torch.tensor([inputs["input_ids"].shape[1]]),
-        anchor_row_A=torch.zeros_like(anchors),
-        anchor_position_A=anchors,
-    )
-    features = TargetFeatures(batch, inputs["hidden_states"][0])
-    return Golden(drafter, features, config["gamma"], load_file(GOLDEN / "expected.safetensors"))
+    return golden_step()

@@ -34,8 +34,8 @@ COMBINATIONS = list(product(*(group_options()[group] for group in GROUPS)))
 def test_every_bucket_rule_goes_with_every_batching_strategy_and_aligner(buckets: str) -> None:
     aligners = [option("align", name) for name in group_options()["align"]]
     for combination in [one for one in COMBINATIONS if one[0] == buckets]:
-        parts = [option(group, name) for group, name in zip(GROUPS, combination, strict=True)]
-        plan = Planner(SEQUENCES, PlanSettings(*parts, 5, Seeds(0, 0, 0, 0))).epoch(1)
+        rule, batching, strategy = (option(group, name) for group, name in zip(GROUPS, combination, strict=True))
+        plan = Planner(SEQUENCES, PlanSettings(rule, batching, strategy, 5, Seeds(0, 0, 0, 0))).epoch(1)
         rows = [row for step in plan.steps() for batch in step for row in batch.sequence_rows.tolist()]
         assert sorted(rows) == SEQUENCES.rows.tolist(), combination
         cost_N = plan.batch_sums(LENGTHS).astype(float)

@@ -20,8 +20,8 @@ class Small:
 
 
 MODELS = Models(
-    Small(), n_target_layers=3, tied_embeddings=False, target_width=2, n_drafter_layers=2, n_taps=2, block_size=2,
-    slots_per_pass=8, matrix_state_width=4,
+    Small(), n_target_layers=3, tied_embeddings=False, target_width=2, compute_width=4, shares_tables=False,
+    n_drafter_layers=2, n_taps=2, block_size=2, slots_per_pass=8, matrix_state_width=4,
 )  # fmt: skip
 LAYER = 4 * (2 * 6 + 2 * 3 + 3 * 6) + 2 * 4 + 2 * 3  # 144 in matrices, 14 in norms
 ONE_WAY = UnderWay(1, None, 1, 0)
@@ -43,10 +43,24 @@ def test_weights_gradients_and_optimizer_worked_out_by_hand() -> None:
 
 
 def test_a_tied_target_of_32_bits_has_one_table_and_shares_it_with_the_drafter() -> None:
-    models = dataclasses.replace(MODELS, tied_embeddings=True, target_width=4)
+    models = dataclasses.replace(MODELS, tied_embeddings=True, target_width=4, shares_tables=True)
     found = peak_memory(models, WORK, N_SEQUENCES, ONE_WAY)
     assert found.target_weights == 4 * (3 * LAYER + 10 * 4 + 4)
     assert found.drafter_weights == found.gradients
+
+
+def test_a_drafter_that_computes_in_the_targets_bf16_has_its_tables_and_half_the_activations() -> None:
+    models = dataclasses.replace(MODELS, compute_width=2, shares_tables=True)
+    found = peak_memory(models, WORK, N_SEQUENCES, ONE_WAY)
+    assert found.drafter_weights == found.gradients
+    untied = dataclasses.replace(models, shares_tables=False)
+    assert peak_memory(untied, WORK, N_SEQUENCES, ONE_WAY).drafter_weights == found.gradients + 2 * 2 * 10 * 4
+    wide = drafter_activations(MODELS, WORK, N_SEQUENCES)
+    cast = 2 * 144 + 2 * 4 * 4  # every matrix once more
+    gradients = np.array([20, 16]) * 2 * 2 * 3  # of the context: as wide as before, so twice their half
+    logits = np.array([0, 80])  # batch 0 has its peak in attention, batch 1 at the head
+    expected = wide / 2 + 2 * (cast + gradients + logits)
+    assert drafter_activations(models, WORK, N_SEQUENCES).tolist() == expected.tolist()
 
 
 def test_features_under_way_are_bounded_in_batches_and_bytes_and_one_always_passes() -> None:
