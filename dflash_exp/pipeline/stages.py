@@ -3,7 +3,7 @@
 In: nothing. Out: the types that lockstep and the overlapped line share.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
@@ -83,6 +83,22 @@ def named(stage: str, plan: BatchPlan, shape: tuple[int, ...] | None = None) -> 
             f"index {plan.index}{padded}, rows {plan.sequence_rows.tolist()}"
         )
         raise
+
+
+@contextmanager
+def named_step(plans: Sequence[BatchPlan]) -> Iterator[None]:
+    """Whatever goes wrong inside says on which optimizer step, with all its batches."""
+    try:
+        yield
+    except Exception as error:
+        error.add_note(f"in drafter, at the end of {step_name(plans)}")
+        raise
+
+
+def step_name(plans: Sequence[BatchPlan]) -> str:
+    """A step by its epoch, number and batches."""
+    batches = "; ".join(f"bucket {p.bucket} index {p.index} rows {p.sequence_rows.tolist()}" for p in plans)
+    return f"epoch {plans[0].epoch}, step {plans[0].step}: {batches}"
 
 
 def use_threads(n_threads: int) -> None:
