@@ -32,7 +32,7 @@ class FakeExperiment(ModuleType):
         self.overrides.append(overrides)
         return self.show_plan(config, None)
 
-    def show_plan(self, config: Config, speed_from: Config | None) -> int:
+    def show_plan(self, config: Config, speed_from: Config | None, losses: object = None) -> int:
         self.configs.append(config)
         return self.answer(config)
 
