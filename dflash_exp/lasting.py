@@ -29,9 +29,9 @@ def text_of(file: LastingFile, encoding: str) -> TextIO:
 
 
 def lasting(stream: TextIO | None) -> TextIO | None:
-    """A stream to the same place whose writes always succeed; itself where no file is under it (a notebook's)."""
-    if stream is None:
-        return None
+    """A stream to the same place whose writes always succeed; itself where it is no file's (a notebook's)."""
+    if not isinstance(stream, io.TextIOWrapper):
+        return stream
     try:
         handle = stream.fileno()
     except (OSError, ValueError):

@@ -75,9 +75,14 @@ def test_a_process_without_stderr_prints_nothing_of_it_on_stdout(
     assert sys.stderr is None and capsys.readouterr().out == ""
 
 
-def test_a_stream_without_a_file_is_left_as_it_is() -> None:
-    stream = io.StringIO()
-    assert lasting(stream) is stream and lasting(None) is None
+class Notebook(io.StringIO):
+    def fileno(self) -> int:
+        return 1  # the terminal of the kernel, where nobody looks
+
+
+@pytest.mark.parametrize("stream", [io.StringIO(), Notebook(), None])
+def test_a_stream_that_is_no_file_s_is_left_as_it_is(stream: io.StringIO | None) -> None:
+    assert lasting(stream) is stream
 
 
 @on_linux
