@@ -19,9 +19,11 @@ from torch import Tensor
 
 from dflash_exp.drafter.model import Drafter
 from dflash_exp.durable import remove_folder, write_folder, write_whole
-from dflash_exp.export import LATEST, drafter_state, layout_config, write_drafter
+from dflash_exp.export import LATEST, SHAPE, WEIGHTS, drafter_state, layout_config, write_drafter
 
 STATE, PROGRESS, CHECKSUMS = "state.pt", "progress.json", "checksums.json"
+NEEDED = (SHAPE, WEIGHTS, STATE, PROGRESS)
+"""What a run cannot go on without."""
 
 
 @dataclass(frozen=True)
@@ -155,8 +157,10 @@ def read_state(folder: Path) -> dict[str, Any]:
 
 
 def step_folders(parent: Path) -> list[Path]:
-    """Whole checkpoints, oldest first."""
-    return sorted(parent.glob("step-*"))
+    """Whole checkpoints, oldest first: folders with a name that `folder_name` gives, not a user's copy beside them."""
+    numbers = {path.name.removeprefix("step-") for path in parent.glob("step-*")}
+    steps = sorted({int(number) for number in numbers if number.isdecimal()})
+    return [folder for step in steps if (folder := parent / folder_name(step)).is_dir()]
 
 
 def folder_name(step: int) -> str:
@@ -178,10 +182,14 @@ def damage_of(folder: Path) -> str | None:
         sums = json.loads((folder / CHECKSUMS).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return f"{CHECKSUMS} cannot be read"
-    for name, expected in sums.items():
+    if not isinstance(sums, dict):
+        return f"{CHECKSUMS} holds no object"
+    for name in sorted(sums.keys() | set(NEEDED)):
+        if name not in sums:
+            return f"{CHECKSUMS} does not name {name}"
         if not (folder / name).is_file():
             return f"{name} is missing"
-        if _sha256(folder / name) != expected:
+        if _sha256(folder / name) != sums[name]:
             return f"{name} is not what was written"
     return None
 

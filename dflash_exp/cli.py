@@ -7,6 +7,7 @@ In: the command line. Out: an exit code: 0 done, 1 the run failed, 2 the user's 
 import os
 import sys
 
+from dflash_exp.lasting import lasting_stderr, replace_what_stdout_lacks
 from dflash_exp.plan.compiling import announced
 from dflash_exp.suggest import ConfigError, did_you_mean
 from dflash_exp.verbs import bench, evaluate, plan, train
@@ -27,27 +28,35 @@ exit codes: 0 done, 1 failed, 2 wrong input, 75 stopped on request and resumable
 
 def main(arguments: list[str] | None = None) -> int:
     """Run a verb with its arguments (None: the process's own) and return the exit code."""
+    replace_what_stdout_lacks()
+    with lasting_stderr():
+        try:
+            return _answered(arguments)
+        except ConfigError as error:
+            return refused(error)
+        except KeyboardInterrupt:
+            print("dflash-exp: interrupted; what the run had written stays in its directory", file=sys.stderr)
+            if arguments is None:  # at once: neither threads nor a mirror's last words are waited for
+                os._exit(FAILED)
+            return FAILED
+
+
+def _answered(arguments: list[str] | None) -> int:
     name, *rest = (sys.argv[1:] if arguments is None else arguments) or ["--help"]
-    try:
-        if name in ("-h", "--help"):
-            print(_help())
-            return DONE
-        if name == "--version":
-            print(_version())
-            return DONE
-        if name in ("-sc", "--shell-completion"):
-            return _completed(rest)
-        verb = _verb(name)
-        if "-h" in rest or "--help" in rest:
-            print(verb.help())
-            return DONE
-        with announced(lambda line: print(f"dflash-exp: {line}", file=sys.stderr)):
-            return verb.run(rest)
-    except ConfigError as error:
-        return refused(error)
-    except KeyboardInterrupt:
-        print("dflash-exp: interrupted; what the run had written stays in its directory", file=sys.stderr)
-        return FAILED
+    if name in ("-h", "--help"):
+        print(_help())
+        return DONE
+    if name == "--version":
+        print(_version())
+        return DONE
+    if name in ("-sc", "--shell-completion"):
+        return _completed(rest)
+    verb = _verb(name)
+    if "-h" in rest or "--help" in rest:
+        print(verb.help())
+        return DONE
+    with announced(lambda line: print(f"dflash-exp: {line}", file=sys.stderr)):
+        return verb.run(rest)
 
 
 def _verb(name: str) -> Verb:

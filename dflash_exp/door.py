@@ -16,6 +16,7 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ConfigKeyError, MissingMandatoryValue, OmegaConfBaseException
+from yaml import YAMLError
 
 from dflash_exp.config import GROUPS, Config, plain
 from dflash_exp.suggest import ConfigError, did_you_mean, one_line, unknown_key
@@ -42,10 +43,15 @@ def load(path: Path) -> Config:
     """The `Config` of a run's config.yaml, through the same door; raises ConfigError."""
     if not path.is_file():
         raise ConfigError(f"a run directory must hold config.yaml, got {path.parent}; give a directory made by train")
-    composed = OmegaConf.load(path)
-    if not isinstance(composed, DictConfig):
-        raise ConfigError(f"{path} must hold a configuration, got a list; was it written by hand?")
-    return checked(composed)
+    try:
+        composed = OmegaConf.load(path)
+    except (OSError, ValueError, YAMLError, OmegaConfBaseException) as error:
+        got = f"what cannot be read ({one_line(str(error))})"
+    else:
+        if isinstance(composed, DictConfig) and composed:
+            return checked(composed)
+        got = "nothing" if not composed else "a list"
+    raise ConfigError(f"{path} must hold a run's configuration, got {got}; put back what the run wrote")
 
 
 def to_yaml(config: Config) -> str:

@@ -1,6 +1,6 @@
 """Writing so that a file or folder is there whole or not at all, also after a power cut.
 
-Everything is written under a name that begins with a dot, synced, and renamed.
+Everything is written under a name that begins with a dot and ends in `.unfinished`, synced, and renamed.
 """
 
 import os
@@ -9,10 +9,12 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
+UNFINISHED = ".unfinished"
+
 
 def write_whole(path: Path, content: str | bytes) -> None:
     """Write a small file, text as UTF-8, so that it is there whole or as it was before; what fails leaves nothing."""
-    handle, unfinished = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
+    handle, unfinished = tempfile.mkstemp(UNFINISHED, f".{path.name}-", path.parent)
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(content.encode() if isinstance(content, str) else content)
@@ -28,7 +30,7 @@ def write_whole(path: Path, content: str | bytes) -> None:
 
 def write_folder(folder: Path, fill: Callable[[Path], None]) -> None:
     """Make a new folder of what `fill` writes into the empty one it is given; what fails leaves nothing behind."""
-    unfinished = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+    unfinished = Path(tempfile.mkdtemp(UNFINISHED, f".{folder.name}-", folder.parent))
     try:
         fill(unfinished)
         for path in unfinished.iterdir():
@@ -45,13 +47,13 @@ def write_folder(folder: Path, fill: Callable[[Path], None]) -> None:
 
 def remove_unfinished(parent: Path) -> None:
     """Clear away what a killed process left; only where nobody else writes."""
-    for path in parent.glob(".*"):
+    for path in parent.glob(f".*{UNFINISHED}"):
         shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
 def remove_folder(folder: Path) -> None:
     """Out of sight at once, then gone."""
-    hidden = folder.with_name(f".{folder.name}-old")
+    hidden = folder.with_name(f".{folder.name}-old{UNFINISHED}")
     folder.rename(hidden)
     shutil.rmtree(hidden)
 

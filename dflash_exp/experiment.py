@@ -6,7 +6,8 @@ the plan comes from `planning.py`, models and stages from `building.py`, a sessi
 """
 
 import time
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from torch import Tensor
 
 from dflash_exp.building import greedy_decoding
 from dflash_exp.checkpoint import folder_name
-from dflash_exp.config import Config, run_directory
+from dflash_exp.config import Config, plain, run_directory
 from dflash_exp.console import LastingConsole
 from dflash_exp.distributed import check_memory, check_topology, rank_devices
 from dflash_exp.export import find_drafter
@@ -23,7 +24,7 @@ from dflash_exp.pipeline.line import Overlapped
 from dflash_exp.plan.interleave import option_name
 from dflash_exp.planning import Planned, plan_document, plan_run
 from dflash_exp.ranks import Alone, Ranks, lead, share_out, together
-from dflash_exp.run_directory import finished, locked, place, write_json
+from dflash_exp.run_directory import begun, check_same_run, finished, free_file, locked, place, write_json
 from dflash_exp.scoring import score, store_prompts
 from dflash_exp.session import Opening, Session, open_session
 from dflash_exp.stop import Stopped, StopSignals
@@ -32,6 +33,7 @@ from dflash_exp.summary import print_summary
 from dflash_exp.training import train
 
 DONE, STOPPED = 0, 75
+STOPPED_AT_ONCE = "stopped before anything was begun: the same command goes on"
 ALONE = Alone()
 
 
@@ -43,7 +45,10 @@ def run(config: Config, overrides: list[str], stop: StopSignals, ranks: Ranks = 
         try:
             planned, prompts = together(ranks, lambda: planned_and_prompts(config))
             run_dir = Path(lead(ranks, lambda: placed(config, console)))
-            if not lead(ranks, lambda: held(run_dir, until_end, console)):
+            if any(ranks.exchange(stop.requested is not None)):
+                console.say(STOPPED_AT_ONCE)
+                return STOPPED
+            if not lead(ranks, lambda: held(run_dir, config, planned, until_end, console)):
                 return DONE
             document = together(ranks, lambda: affordable_plan(config, planned, ranks.rank))
             opening = Opening(config, overrides, planned, document, run_dir)
@@ -78,9 +83,12 @@ def placed(config: Config, console: LastingConsole) -> str:
     return str(run_dir)
 
 
-def held(run_dir: Path, until_end: ExitStack, console: LastingConsole) -> bool:
-    """Keep other runs out of the directory; False where nothing is left to do. Raises ValueError."""
+def held(run_dir: Path, config: Config, planned: Planned, until_end: ExitStack, console: LastingConsole) -> bool:
+    """Keep other runs out of the directory; False where nothing is left to do. Raises ValueError where another run
+    lies there."""
     until_end.enter_context(locked(run_dir, console.say))
+    if begun(run_dir):
+        check_same_run(run_dir, plain(config), planned.hashes())
     if finished(run_dir):
         console.say(f"{run_dir} is finished: nothing to do (force=true trains anew)")
         return False
@@ -89,47 +97,49 @@ def held(run_dir: Path, until_end: ExitStack, console: LastingConsole) -> bool:
 
 def finish(session: Session, prompts: list[Tensor], stop: StopSignals) -> int:
     """Train and decode to the end, and leave result.json whatever happens."""
-    started_s = time.monotonic()
-    result: dict[str, Any] = {"status": "failed", "restarts": session.restarts}
-    evaluation, ended_at_once = None, False
+    started_s, mirrors = time.monotonic(), session.mirrors
     try:
-        result["time_by_rank"] = train(session, stop)
-        if session.config.evaluate:
-            evaluation = evaluate(session, prompts, stop)
-        result["status"] = "finished"
+        times = train(session, stop)
+        evaluation = evaluate(session, prompts, stop) if session.config.evaluate else None
+        mirrors.log_plan(session.run_dir, session.write_plan)
+        result = leave(session, {"status": "finished", "time_by_rank": times})
     except Stopped:
-        result["status"] = "stopped"
+        with if_unwritten_said(session):
+            leave(session, {"status": "stopped"})
+        mirrors.close("stopped", None, None)
         saved = ", saved" if session.counters.step else ""
         session.console.say(f"stopped after step {session.counters.step}{saved}: the same command goes on")
         return STOPPED
-    except KeyboardInterrupt:
-        ended_at_once = True  # and waits for no mirror
-        result["status"] = "stopped"
+    except KeyboardInterrupt:  # at once: waits for no mirror
+        with if_unwritten_said(session):
+            leave(session, {"status": "stopped"})
         raise
     except BaseException as error:
-        result["error"] = described(error)
-        session.ranks.fail(result["error"])
+        session.ranks.fail(described(error))
+        with if_unwritten_said(session):
+            leave(session, {"status": "failed", "error": described(error)})
+        mirrors.close("failed", None, described(error))
         raise
-    finally:
-        result |= summed_up(session)
-        if session.ranks.rank == 0:
-            leave(session, result, evaluation, ended_at_once)
+    mirrors.close("finished", find_drafter(session.run_dir, None) if session.ranks.rank == 0 else None, None)
     print_summary(session.console, session.run_dir, result, evaluation, time.monotonic() - started_s)
     return DONE
 
 
-def leave(session: Session, result: dict[str, Any], evaluation: dict[str, Any] | None, ended_at_once: bool) -> None:
-    """What the first rank writes at the end of a session, whatever its end."""
-    run_dir, mirrors = session.run_dir, session.mirrors
-    if evaluation is not None:
-        write_json(run_dir / "evaluation.json", evaluation)
-        mirrors.log_prompts(evaluation)
-    if result["status"] == "finished":
-        mirrors.log_plan(run_dir, session.write_plan)
-    write_json(run_dir / "result.json", result)
-    if not ended_at_once:
-        drafter = find_drafter(run_dir, None) if result["status"] == "finished" else None
-        mirrors.close(result["status"], drafter, result.get("error"))
+def leave(session: Session, ended: dict[str, Any]) -> dict[str, Any]:
+    """What the first rank writes at the end of a session, whatever its end: the content of result.json."""
+    result = ended | {"restarts": session.restarts} | summed_up(session)
+    if session.ranks.rank == 0:
+        write_json(session.run_dir / "result.json", result)
+    return result
+
+
+@contextmanager
+def if_unwritten_said(session: Session) -> Iterator[None]:
+    """A result.json that cannot be written does not take the place of what ended the run."""
+    try:
+        yield
+    except Exception as error:  # the run's edge: another error is on its way, or a stop
+        session.console.say(f"result.json was not written ({described(error)})")
 
 
 def described(error: BaseException) -> str:
@@ -138,12 +148,20 @@ def described(error: BaseException) -> str:
 
 
 def evaluate(session: Session, prompts: list[Tensor], stop: StopSignals) -> dict[str, Any]:
-    """Decode the prompts with the drafter as it is, each on one rank. Raises Stopped."""
+    """Decode the prompts with the drafter as it is, each on one rank; the first keeps what came of it. Raises
+    Stopped."""
     target = session.built.target
     decoding = greedy_decoding(session.config, target)
     name = folder_name(session.counters.step)
     asked, among_ranks = lambda: stop.requested is not None, partial(share_out, session.ranks)
-    return score(target, session.built.drafter, prompts, decoding, name, session.console, asked, among_ranks)
+    evaluation = score(target, session.built.drafter, prompts, decoding, name, session.console, asked, among_ranks)
+    if session.ranks.rank == 0:
+        path = free_file(session.run_dir / "evaluation.json")
+        write_json(path, evaluation)
+        if path.name != "evaluation.json":
+            session.console.say(f"evaluation.json was there before, this run's decoding is in {path}")
+        session.mirrors.log_prompts(evaluation)
+    return evaluation
 
 
 def summed_up(session: Session) -> dict[str, Any]:

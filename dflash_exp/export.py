@@ -15,7 +15,7 @@ from dflash_exp.drafter.model import Drafter, parameter_names
 from dflash_exp.drafter.shape import DrafterShape
 
 LATEST = "latest"
-WEIGHTS = "model.safetensors"
+WEIGHTS, SHAPE = "model.safetensors", "config.json"
 
 
 def layout_config(shape: DrafterShape, max_position_embeddings: int) -> dict[str, object]:
@@ -48,13 +48,13 @@ def layout_config(shape: DrafterShape, max_position_embeddings: int) -> dict[str
 
 def read_shape(folder: Path) -> DrafterShape:
     """The shape that a drafter's config.json states; ValueError where there is none."""
-    path = folder / "config.json"
+    path = folder / SHAPE
     if not path.is_file():
         raise ValueError(
             f"PATH must hold a drafter's config.json, got {folder}; give a run, or a folder of its checkpoints"
         )
-    stated = json.loads(path.read_text(encoding="utf-8"))
     try:
+        stated = json.loads(path.read_text(encoding="utf-8"))
         return DrafterShape(
             hidden_size=stated["hidden_size"],
             intermediate_size=stated["intermediate_size"],
@@ -74,12 +74,16 @@ def read_shape(folder: Path) -> DrafterShape:
         raise ValueError(
             f"a drafter's config.json must state {error.args[0]}, got none in {path}; it is not a DFlash drafter"
         ) from error
+    except (json.JSONDecodeError, UnicodeDecodeError, TypeError) as error:
+        raise ValueError(
+            f"{path} must hold a drafter's shape as JSON, got what cannot be read ({error}); take another checkpoint"
+        ) from error
 
 
 def write_drafter(folder: Path, state: dict[str, Tensor], config: dict[str, object]) -> None:
     """Write weights and `layout_config` into a folder that is there."""
     save_file(state, folder / WEIGHTS)
-    (folder / "config.json").write_text(json.dumps(config, indent=1) + "\n", encoding="utf-8")
+    (folder / SHAPE).write_text(json.dumps(config, indent=1) + "\n", encoding="utf-8")
 
 
 def drafter_state(drafter: Drafter) -> dict[str, Tensor]:

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rich.console import Console
 
 from dflash_exp.composition import LossCurve, SequenceLosses, loss_curve, loss_figures
 from dflash_exp.config import Config
+from dflash_exp.console import LastingConsole
 from dflash_exp.data.store import Conversations, read_split
 from dflash_exp.drafter.anchors import candidates, choose_anchors, expected_weight
 from dflash_exp.durable import write_folder
@@ -82,6 +82,15 @@ class Planned:
                     yield tuple(batches[number - begin] for number in own)
             first = max(0, first - part.n_steps)
 
+    def hashes(self) -> dict[str, str]:
+        """Of the first epoch, as plan.json states them."""
+        first = self.planner.epoch(0)
+        return {
+            "batches_sha256": first.batches_sha256,
+            "order_sha256": first.order_sha256,
+            "plan_sha256": first.plan_sha256,
+        }
+
     def epochs_begun(self, n_steps: int) -> int:
         """Epochs of which the first `n_steps` optimizer steps of the run hold at least one."""
         begins = np.cumsum([0] + [part.n_steps for part in self.epochs[:-1]])
@@ -149,7 +158,7 @@ def show_plan(config: Config, speed_from: Config | None, losses: SequenceLosses 
     `speed_from` is the configuration of the run that `plan.speed_from` names. With the losses of the plan's sequences
     also loss.npy and loss.png, the curve of this order at fixed parameters.
     """
-    console = Console()
+    console = LastingConsole()
     try:
         order, document, curve = _shown(config, speed_from, losses)
     except ValueError as error:

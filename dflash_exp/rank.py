@@ -21,7 +21,7 @@ from dflash_exp.door import load, to_yaml
 from dflash_exp.experiment import run
 from dflash_exp.launch.local import FAILED, LIFELINE, WRONG_INPUT, run_ranks
 from dflash_exp.ranks import Alone, Group, place_of
-from dflash_exp.stop import StopSignals, say_at_once
+from dflash_exp.stop import SIGNALS, StopSignals, say_at_once
 from dflash_exp.suggest import ConfigError
 
 GRACE_S = 30.0
@@ -42,12 +42,13 @@ def start(config: Config, overrides: list[str], stop: StopSignals) -> int:
         rank_devices(topology, 0)
     except ValueError as error:
         raise ConfigError(str(error)) from error
+    asked = lambda: stop.requested is not None  # noqa: E731
     with TemporaryDirectory() as folder:
         files = Path(folder) / "config.yaml", Path(folder) / "overrides.yaml"
         files[0].write_text(to_yaml(config), encoding="utf-8")
         files[1].write_text(yaml.safe_dump(overrides), encoding="utf-8")
         command = [sys.executable, "-m", "dflash_exp.rank", *map(str, files)]
-        return run_ranks(command, topology.n_ranks, min(GRACE_S, topology.timeout_s))
+        return run_ranks(command, topology.n_ranks, min(GRACE_S, topology.timeout_s), asked)
 
 
 def run_as_rank(config: Config, overrides: list[str], stop: StopSignals) -> int:
@@ -74,6 +75,7 @@ def main(config_file: Path, overrides_file: Path) -> int:
     """A rank that `start` has made: its exit code, and on stderr what went wrong."""
     rank = os.environ["RANK"]
     with StopSignals(lambda _: None) as stop:  # who started it says so
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)  # the launcher blocked them until somebody listens
         stop_with_the_launcher()
         try:
             return run_as_rank(load(config_file), yaml.safe_load(overrides_file.read_text(encoding="utf-8")), stop)

@@ -10,7 +10,7 @@ import os
 import platform
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
@@ -41,12 +41,32 @@ PACKAGES = (
 
 INPUTS = "inputs.json"
 """Hashes of the splits and of the target's weights: a run goes on with these alone."""
+PLAN_HASHES = ("batches_sha256", "order_sha256", "plan_sha256")
+AFTER_BEGINNING = ("metrics.jsonl", "checkpoints", "result.json")
+"""What is not there before config.yaml is."""
+PUT_BACK = "put back what the run wrote, or take another run_dir"
 
 
 def finished(run_dir: Path) -> bool:
-    """Whether a run ended here as it should."""
-    path = run_dir / "result.json"
-    return path.is_file() and json.loads(path.read_text(encoding="utf-8"))["status"] == "finished"
+    """Whether a run ended here as it should. Raises ValueError where result.json is damaged."""
+    path, mend = run_dir / "result.json", "remove it, and the run's own command goes on from its newest checkpoint"
+    return path.exists() and read_object(path, ("status",), mend)["status"] == "finished"
+
+
+def read_object(path: Path, keys: Sequence[str], mend: str) -> dict[str, Any]:
+    """The JSON object in a file. Raises ValueError, with the mend, where it is not there with these keys."""
+    try:
+        held = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        got = "no file"
+    except (OSError, ValueError) as error:
+        got = f"what cannot be read ({error})"
+    else:
+        missing = [key for key in keys if key not in held] if isinstance(held, dict) else keys
+        if not missing:
+            return held
+        got = f"one without {missing[0]}" if isinstance(held, dict) else f"{held!r:.40}"
+    raise ValueError(f"{path} must hold a JSON object with {', '.join(keys)}, got {got}; {mend}")
 
 
 def place(wanted: Path, *, force: bool) -> Path:
@@ -61,10 +81,12 @@ def begun(run_dir: Path) -> bool:
 
 
 def taken(run_dir: Path) -> bool:
-    """Whether something lies here that is no run."""
-    if run_dir.exists() and not run_dir.is_dir():
-        return True
-    return run_dir.exists() and not begun(run_dir) and not (run_dir / ".lock").exists() and any(run_dir.iterdir())
+    """Whether something lies here that is no run, or what is left of one whose config.yaml is gone."""
+    if not run_dir.is_dir():
+        return run_dir.exists()
+    if begun(run_dir) or not any(run_dir.iterdir()):
+        return False
+    return not (run_dir / ".lock").exists() or any((run_dir / name).exists() for name in AFTER_BEGINNING)
 
 
 def free_directory(wanted: Path) -> Path:
@@ -129,7 +151,7 @@ def locked(run_dir: Path, say: Callable[[str], None]) -> Iterator[None]:
 
 def check_same_run(run_dir: Path, config: Mapping[str, object], plan: Mapping[str, object]) -> None:
     """ValueError, naming what differs, unless the run that was begun there is the one that is wanted."""
-    begun = _flat(yaml.safe_load((run_dir / "config.yaml").read_text(encoding="utf-8")))
+    begun = _flat(_configuration_there(run_dir))
     wanted = _flat(config)
     odd = [key for key in sorted(begun.keys() | wanted.keys()) if begun.get(key) != wanted.get(key)]
     odd = [key for key in odd if within_identity(key)]
@@ -139,7 +161,7 @@ def check_same_run(run_dir: Path, config: Mapping[str, object], plan: Mapping[st
         more = f" and {len(odd) - 3} more" if len(odd) > 3 else ""
         raise ValueError(f"run_dir must hold this run or nothing, {run_dir} differs in {shown}{more}; {mend}")
     there = planned_there(run_dir)
-    for key in ("batches_sha256", "order_sha256", "plan_sha256"):
+    for key in PLAN_HASHES:
         if there[key] != plan[key]:
             raise ValueError(
                 f"run_dir must hold this plan, {run_dir} differs in {key}: the data, or the way plans are made, "
@@ -147,14 +169,30 @@ def check_same_run(run_dir: Path, config: Mapping[str, object], plan: Mapping[st
             )
 
 
+def _configuration_there(run_dir: Path) -> dict[str, Any]:
+    path = run_dir / "config.yaml"
+    try:
+        held = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        held = " ".join(str(error).split())
+    if isinstance(held, dict) and held:
+        return held
+    raise ValueError(f"{path} must hold the run's configuration, got {held!r:.60}; {PUT_BACK}")
+
+
 def planned_there(run_dir: Path) -> dict[str, Any]:
-    """The run's plan.json."""
-    return json.loads((run_dir / "plan.json").read_text(encoding="utf-8"))
+    """The run's plan.json. Raises ValueError where it is damaged."""
+    return read_object(run_dir / "plan.json", PLAN_HASHES, PUT_BACK)
+
+
+def inputs_there(run_dir: Path) -> dict[str, Any]:
+    """The run's inputs.json. Raises ValueError where it is damaged."""
+    return read_object(run_dir / INPUTS, ("train_sha256", "target_fingerprint"), PUT_BACK)
 
 
 def check_same_inputs(run_dir: Path, inputs: Mapping[str, str]) -> None:
     """ValueError, naming what differs, unless the run was begun on the same tokens and weights."""
-    before = json.loads((run_dir / INPUTS).read_text(encoding="utf-8"))
+    before = inputs_there(run_dir)
     for key in inputs:
         if before.get(key) != inputs[key]:
             raise ValueError(

@@ -17,6 +17,7 @@ from transformers import PreTrainedTokenizerBase
 
 from dflash_exp.architecture import TargetShape
 from dflash_exp.config import Config, EvaluateOptions
+from dflash_exp.console import LastingConsole
 from dflash_exp.data.store import EmbeddedData, Responses, StoreData, TooLong, read_split
 from dflash_exp.decode import DecodeConfig
 from dflash_exp.drafter.model import ComputeDtype, Drafter
@@ -28,7 +29,7 @@ from dflash_exp.export import find_drafter, load_weights, read_shape
 from dflash_exp.messages import ShareOut
 from dflash_exp.models import LoadedTarget, load
 from dflash_exp.ranks import Alone, share_out
-from dflash_exp.run_directory import free_file, write_json
+from dflash_exp.run_directory import finished, free_file, write_json
 from dflash_exp.suggest import ConfigError
 from dflash_exp.summary import print_evaluation
 from dflash_exp.target import TargetConfig, TargetDtype
@@ -39,8 +40,9 @@ MAX_NEW_TOKENS = 128
 
 
 def evaluate(path: Path, config: Config | None, options: EvaluateOptions) -> int:
-    """The verb: `path` is a run, whose `config` it is, or a folder with a drafter alone."""
-    console = Console()
+    """The verb: `path` is a run, whose `config` it is, or a folder with a drafter alone. evaluation.json, or the first
+    free name beside it, is written there; of a run that has not finished evaluation-<checkpoint>.json."""
+    console = LastingConsole()
     try:
         folder = find_drafter(path, options.checkpoint)
         shape = read_shape(folder)
@@ -50,15 +52,19 @@ def evaluate(path: Path, config: Config | None, options: EvaluateOptions) -> int
         load_weights(drafter, folder)
         decoding = _decoding(config, options, target)
         prompts = _prompts(config, options, target)
+        to_come = config is not None and not finished(path)  # evaluation.json is what its training will write
+        wanted = f"evaluation-{folder.name}.json" if to_come else "evaluation.json"
     except ValueError as error:
         raise ConfigError(str(error)) from error
     evaluation = score(
         target, drafter, prompts, decoding, folder.name, console, lambda: False, partial(share_out, Alone())
     )
-    print_evaluation(console, evaluation)
-    out = free_file(path / "evaluation.json")
-    write_json(out, evaluation)
-    console.print(f"written to {out}", highlight=False, soft_wrap=True)
+    out = free_file(path / wanted)
+    try:
+        write_json(out, evaluation)
+    finally:
+        print_evaluation(console, evaluation)
+    console.say(f"written to {out}")
     return 0
 
 

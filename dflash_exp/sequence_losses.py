@@ -29,7 +29,7 @@ from dflash_exp.durable import write_whole
 from dflash_exp.export import LATEST, WEIGHTS
 from dflash_exp.plan.sequences import array_sha256
 from dflash_exp.planning import token_limit
-from dflash_exp.run_directory import INPUTS
+from dflash_exp.run_directory import inputs_there
 from dflash_exp.suggest import ConfigError
 from dflash_exp.telemetry.progress import duration
 
@@ -46,7 +46,7 @@ def losses_for(config: Config, run_dir: Path) -> SequenceLosses:
     run_config = door.load(run_dir / "config.yaml")
     try:
         checkpoint = newest_checkpoint(run_dir)
-        inputs = json.loads((run_dir / INPUTS).read_text(encoding="utf-8"))
+        inputs = inputs_there(run_dir)
         conversations = same_conversations(config, run_config, run_dir, inputs)
         check_same_blocks(config, run_config, run_dir)
         path = run_dir / LOSSES / f"{checkpoint.name}-{_key(checkpoint, inputs, conversations)[:8]}.safetensors"

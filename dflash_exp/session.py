@@ -21,13 +21,12 @@ from dflash_exp.ranks import Ranks, lead, together
 from dflash_exp.run_directory import (
     begun,
     check_same_inputs,
-    check_same_run,
     create,
     environment,
     note_session,
 )
 from dflash_exp.stop import StopSignals
-from dflash_exp.telemetry.sinks import discard_after
+from dflash_exp.telemetry.sinks import check_holds, discard_after
 
 
 @dataclass(frozen=True)
@@ -84,13 +83,17 @@ def open_session(opening: Opening, ranks: Ranks, stop: StopSignals, console: Las
 
 
 def newest(opening: Opening, console: LastingConsole) -> str | None:
-    """The checkpoint to go on from, None where the run begins. Raises ValueError where another run lies there."""
-    if not begun(opening.run_dir):
+    """The checkpoint to go on from, None where the run begins. Raises ValueError where its records are gone."""
+    run_dir = opening.run_dir
+    if not begun(run_dir):
         return None
-    check_same_run(opening.run_dir, plain(opening.config), opening.document)
-    remove_unfinished(opening.run_dir / "checkpoints")
-    folder = newest_whole(opening.run_dir, console.say)
-    return None if folder is None else str(folder)
+    remove_unfinished(run_dir)
+    remove_unfinished(run_dir / "checkpoints")
+    folder = newest_whole(run_dir, console.say)
+    if folder is None:
+        return None
+    check_holds(run_dir / "metrics.jsonl", counters_of(folder)[1], folder.name)
+    return str(folder)
 
 
 def built_as_before(opening: Opening, first_step: int, outside: Outside) -> Built:

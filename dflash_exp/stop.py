@@ -16,7 +16,9 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR2)
 
 def say_at_once(line: str) -> None:
     """For a signal handler: nothing that could be interrupted in the middle, and no reader is no reason to fail."""
-    with suppress(OSError):
+    if sys.stderr is None:  # `2>&-`: the number 2 may be another file's by now
+        return
+    with suppress(OSError, ValueError):  # ValueError: it was closed
         os.write(sys.stderr.fileno(), f"{line}\n".encode())
 
 

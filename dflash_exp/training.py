@@ -108,7 +108,8 @@ def first_measure(session: Session) -> Metrics:
 def trace_of(session: Session) -> Trace:
     """The trace that `profile.steps` asks for, perhaps of no step."""
     first, last = session.config.profile.steps or (-1, -1)
-    return Trace(first, last, free_file(session.run_dir / "logs" / f"trace-steps-{first}-{last}.json"))
+    path = free_file(session.run_dir / "logs" / f"trace-steps-{first}-{last}.json")
+    return Trace(first, last, path, session.console.say)
 
 
 def run_line(session: Session, after_step: AfterStep) -> None:
@@ -127,10 +128,14 @@ def stack_dump(wanted: Path, say: Callable[[str], None]) -> Callable[[str], None
 
     def dump(shown: str) -> None:
         path = free_file(wanted)
-        with path.open("x", encoding="utf-8") as file:
-            file.write(f"{shown}\n\n")
-            file.flush()
-            faulthandler.dump_traceback(file, all_threads=True)
-        say(f"stalled ({shown}): the stacks of all threads are in {path}")
+        try:
+            with path.open("x", encoding="utf-8") as file:
+                file.write(f"{shown}\n\n")
+                file.flush()
+                faulthandler.dump_traceback(file, all_threads=True)
+        except OSError as error:
+            say(f"stalled ({shown}): the stacks of all threads could not be written to {path} ({error})")
+        else:
+            say(f"stalled ({shown}): the stacks of all threads are in {path}")
 
     return dump

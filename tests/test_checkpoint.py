@@ -15,6 +15,7 @@ from dflash_exp.checkpoint import (
     Checkpoint,
     CheckpointWriter,
     Snapshot,
+    folder_name,
     newest_whole,
     read_progress,
     read_state,
@@ -101,6 +102,33 @@ def test_a_damaged_newest_falls_back_to_the_one_before_and_says_so(tmp_path: Pat
     assert folder is not None and folder.name == "step-00000001"
     assert len(said) == 1 and "checkpoint step-00000002 is damaged" in said[0]
     assert "damaged-step-00000002" in names(tmp_path)
+
+
+@pytest.mark.parametrize("sums", ["[]", "{}", '"text"', '{"state.pt": 1}'])
+def test_checksums_that_do_not_name_every_file_that_is_needed_are_damage(tmp_path: Path, sums: str) -> None:
+    saved(tmp_path, 1, 2)
+    (tmp_path / "checkpoints" / "step-00000002" / "checksums.json").write_text(sums)
+    said: list[str] = []
+    folder = newest_whole(tmp_path, said.append)
+    assert folder is not None and folder.name == "step-00000001"
+    assert len(said) == 1 and "checkpoint step-00000002 is damaged (checksums.json" in said[0]
+
+
+def test_a_folder_of_the_user_s_beside_the_checkpoints_is_neither_gone_on_from_nor_removed(tmp_path: Path) -> None:
+    own = ("step-00000009-backup", "step-9", "step-²", "step-")
+    for name in own:
+        (tmp_path / "checkpoints" / name).mkdir(parents=True)
+    (tmp_path / "checkpoints" / "step-00000010").touch()
+    saved(tmp_path, 1, 2, 3)
+    assert names(tmp_path) == sorted(["latest", "step-00000002", "step-00000003", "step-00000010", *own])
+    folder = newest_whole(tmp_path, pytest.fail)
+    assert folder is not None and folder.name == "step-00000003"
+
+
+def test_a_hundred_million_steps_are_no_end(tmp_path: Path) -> None:
+    for step in (10**8, 99_999_999):
+        (tmp_path / folder_name(step)).mkdir()
+    assert [path.name for path in step_folders(tmp_path)] == ["step-99999999", "step-100000000"]
 
 
 def test_latest_names_the_one_that_is_gone_on_from(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from queue import Empty, Queue
 from threading import Thread
@@ -23,22 +23,28 @@ LIFELINE = "DFLASH_EXP_LIFELINE"
 """The environment's name for a pipe that closes when this process dies."""
 
 
-def run_ranks(command: Sequence[str], n_ranks: int, grace_s: float) -> int:
+def run_ranks(
+    command: Sequence[str], n_ranks: int, grace_s: float, asked_to_stop: Callable[[], bool] = lambda: False
+) -> int:
     """Run `command` once for each rank and wait for all: 0 or 75 where all agree, else the code of the first to fail.
 
-    A signal goes to every rank. After a failure the others have `grace_s` to notice and to say so; then they are
-    killed.
+    A signal goes to every rank, which begins with these signals blocked: it lets them through when it can answer.
+    After a failure the others have `grace_s` to notice and to say so; then they are killed. `asked_to_stop`: whether a
+    signal came before there were ranks.
     """
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     lifeline, held = os.pipe()
     environment = {**os.environ, **_shared(n_ranks, store.port), LIFELINE: str(lifeline)}
     ended: Queue[int] = Queue()
     with _forwarding() as children:
-        for rank in range(n_ranks):
-            of_rank = environment | {"RANK": str(rank), "LOCAL_RANK": str(rank)}
-            child = subprocess.Popen(command, env=of_rank, pass_fds=[lifeline], start_new_session=True)
-            children.append(child)
+        with _blocked():
+            for rank in range(n_ranks):
+                of_rank = environment | {"RANK": str(rank), "LOCAL_RANK": str(rank)}
+                children.append(subprocess.Popen(command, env=of_rank, pass_fds=[lifeline], start_new_session=True))
+        for child in children:
             Thread(target=lambda child=child: ended.put(child.wait()), daemon=True).start()
+            if asked_to_stop():
+                child.send_signal(signal.SIGTERM)
         try:
             codes = _wait(children, ended, grace_s)
         finally:
@@ -85,6 +91,16 @@ def _forwarding() -> Iterator[list[subprocess.Popen]]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+@contextmanager
+def _blocked() -> Iterator[None]:
+    """Signals wait meanwhile, and in the processes begun meanwhile until these unblock them."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _wait(children: list[subprocess.Popen], ended: "Queue[int]", grace_s: float) -> list[int]:

@@ -27,7 +27,7 @@ from dflash_exp.messages import (
 )
 from dflash_exp.pipeline.channel import Channel, EndOfChannel
 from dflash_exp.pipeline.meeting import Meeting, OwnBatch, Told, checksum_of
-from dflash_exp.pipeline.stages import AfterStep, DrafterStage, Forwarded, named, use_threads
+from dflash_exp.pipeline.stages import AfterStep, DrafterStage, Forwarded, named, named_step, step_name, use_threads
 from dflash_exp.pipeline.streams import wait_for
 from dflash_exp.pipeline.watch import Doing, Watch
 
@@ -140,10 +140,10 @@ class DrafterTrainer:
     def _update(self, denominator: float, plans: tuple[BatchPlan, ...]) -> StepOutcome | None:
         """None where the step was skipped."""
         try:
-            return self._step.finish(denominator)
+            with named_step(plans):
+                return self._step.finish(denominator)
         except FloatingPointError as error:
-            named = "; ".join(f"bucket {p.bucket} index {p.index} rows {p.sequence_rows.tolist()}" for p in plans)
-            where = f"{error} (epoch {plans[0].epoch}, step {plans[0].step}: {named})"
+            where = f"{error} ({step_name(plans)})"
             if self._non_finite is NonFinite.stop:
                 raise FloatingPointError(where) from error
             self._step.discard()

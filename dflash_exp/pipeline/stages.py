@@ -86,6 +86,22 @@ def named(stage: str, plan: BatchPlan, shape: tuple[int, ...] | None = None) -> 
         raise
 
 
+@contextmanager
+def named_step(plans: Sequence[BatchPlan]) -> Iterator[None]:
+    """Whatever goes wrong inside says on which optimizer step, with all its batches."""
+    try:
+        yield
+    except Exception as error:
+        error.add_note(f"in drafter, at the end of {step_name(plans)}")
+        raise
+
+
+def step_name(plans: Sequence[BatchPlan]) -> str:
+    """A step by its epoch, number and batches."""
+    batches = "; ".join(f"bucket {p.bucket} index {p.index} rows {p.sequence_rows.tolist()}" for p in plans)
+    return f"epoch {plans[0].epoch}, step {plans[0].step}: {batches}"
+
+
 def use_threads(n_threads: int) -> None:
     """Intra-op threads of the calling thread. torch keeps one number for the process, which a thread takes over at its
     first parallel operation: asking for it first makes this thread's own number hold, whatever others set later."""

@@ -47,16 +47,18 @@ class Supervisor:
         self._failure: BaseException | None = None
 
     def run(self) -> None:
-        """Raises the first failure of a loop, or StageStalled."""
+        """Raises the first failure of a loop, or StageStalled; KeyboardInterrupt at once, loops or not."""
         # daemons: a loop that is stuck in a foreign call must not keep the process from ending
         threads = [Thread(target=self._guard, args=(loop,), name=loop.watch.stage, daemon=True) for loop in self._loops]
         for thread in threads:
             thread.start()
         try:
             self._wait()
-        except BaseException:
+        except BaseException as error:
             for channel in self._channels:
                 channel.break_off()
+            if isinstance(error, KeyboardInterrupt):
+                raise
             until_s = time.monotonic() + STOP_WITHIN_S
             for thread in threads:
                 thread.join(max(0.0, until_s - time.monotonic()))

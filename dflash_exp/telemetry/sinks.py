@@ -39,16 +39,38 @@ class JsonlSink:
     def __enter__(self) -> "JsonlSink":
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
         try:
             self._write_out()
+        except OSError as second:
+            if error is None:
+                raise
+            error.add_note(f"and the last records could not be written: {second}")  # which does not take its place
         finally:
             self._file.close()
 
 
 def read_records(path: Path) -> list[dict]:
-    """The records of a metrics.jsonl, in order."""
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    """The records of a metrics.jsonl, in order. Raises ValueError where a line is none."""
+    lines = path.read_bytes().splitlines()
+    try:
+        return [json.loads(line) for line in lines]
+    except ValueError as error:
+        raise ValueError(
+            f"{path} must hold a JSON object a line, got what cannot be read ({error}); the run's own command puts "
+            "aside what stands behind its newest checkpoint"
+        ) from error
+
+
+def check_holds(path: Path, n_bytes: int, checkpoint: str) -> None:
+    """ValueError where the records up to a checkpoint are no longer all there."""
+    size = path.stat().st_size if path.is_file() else None
+    if (size or 0) < n_bytes:
+        got = "no file" if size is None else f"{size:,} bytes"
+        raise ValueError(
+            f"{path} must hold the {n_bytes:,} bytes of records that {checkpoint} goes on from, got {got}; "
+            "put the file back as it was, or take another run_dir"
+        )
 
 
 def discard_after(path: Path, n_bytes: int) -> int:

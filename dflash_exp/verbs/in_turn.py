@@ -14,12 +14,14 @@ if TYPE_CHECKING:
 
 def in_turn(jobs: "list[Job]", run: "Callable[[Job], int]", asked_to_stop: Callable[[], bool]) -> int:
     """Run the jobs one after the other: a failed one does not lose the rest, a stop on request stops them all."""
-    if len(jobs) == 1:
-        return run(jobs[0])
     codes: list[int] = []
     for number, job in enumerate(jobs, start=1):
-        print(f"[{number}/{len(jobs)}] {' '.join(job.overrides)}", file=sys.stderr)
-        codes.append(STOPPED if asked_to_stop() else _outcome(job, run))
+        if len(jobs) > 1:
+            print(f"[{number}/{len(jobs)}] {' '.join(job.overrides)}", file=sys.stderr)
+        if asked_to_stop():
+            print("stopped before anything was begun: the same command goes on", file=sys.stderr)
+            return STOPPED
+        codes.append(run(job) if len(jobs) == 1 else _outcome(job, run))
         if codes[-1] == STOPPED:
             break
     return next((code for code in (STOPPED, FAILED, WRONG_INPUT) if code in codes), DONE)

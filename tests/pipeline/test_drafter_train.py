@@ -156,6 +156,19 @@ def test_a_gradient_that_is_not_finite_can_be_skipped_and_is_named_and_the_next_
     assert not after.skipped and after.buckets == [1] and after.tokens == 6
 
 
+def test_whatever_fails_at_the_end_of_a_step_names_epoch_step_and_every_batch() -> None:
+    class OutOfMemory(FakeStep):
+        def finish(self, denominator: float) -> StepOutcome:
+            raise torch.OutOfMemoryError("in the optimizer")
+
+    batches = [features(3, 5, [4, 4]), features(0, 1, [4, 4], number=1)]
+    with pytest.raises(torch.OutOfMemoryError) as caught:
+        trained(trainer_of(OutOfMemory(Reduction.epoch), planned(*batches)), *batches)
+    assert caught.value.__notes__ == [
+        "in drafter, at the end of epoch 2, step 7: bucket 3 index 5 rows [50, 51]; bucket 0 index 1 rows [10, 11]"
+    ]
+
+
 def test_every_trained_batch_is_told_in_order() -> None:
     told = Told()
     batches = [features(4, index, [5], number=i) for i, index in enumerate((3, 1))]

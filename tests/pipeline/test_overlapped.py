@@ -119,7 +119,7 @@ def test_the_line_ends_where_it_is_told_to_and_trains_nothing_more() -> None:
     log, stages = Log(n_steps=4), Arithmetic(0)
     run_overlapped(steps_of(40, 2), stages.stages(2), overlapped(), log, no_stall)
     assert stages.trained == list(range(8)) and len(log.results) == 4
-    assert not [t for t in threading.enumerate() if t.name.startswith(("prefetch", "target", "drafter"))]
+    assert not loops()
 
 
 def test_a_plan_without_steps_is_over_at_once() -> None:
@@ -208,7 +208,11 @@ def test_a_long_wait_for_a_slow_stage_is_no_stall() -> None:
     assert len(log.results) == 1 and log.timings[0].drafter.wait_s > 0.4
 
 
-def test_an_interrupt_in_the_supervisor_stops_all_loops() -> None:
+def loops() -> list[threading.Thread]:
+    return [t for t in threading.enumerate() if t.name.startswith(("prefetch", "target", "drafter"))]
+
+
+def test_an_interrupt_in_the_supervisor_waits_for_no_loop_and_stops_them_all() -> None:
     stages = Arithmetic(0, pause_s=0.005)
 
     def interrupt(shown: str) -> None:
@@ -217,15 +221,20 @@ def test_an_interrupt_in_the_supervisor_stops_all_loops() -> None:
     stuck = threading.Event()
 
     def target(batch: TokenBatch) -> TargetFeatures:
-        stuck.wait(0.5)
+        stuck.wait(3.0)
         return stages.target(batch)
 
+    began_s = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
         run_overlapped(
             steps_of(40, 1), replace(stages.stages(), targets=[target]), overlapped(stall_timeout_s=0.1), Log(),
             interrupt,
         )  # fmt: skip
-    assert not [t for t in threading.enumerate() if t.name.startswith(("prefetch", "target", "drafter"))]
+    assert time.monotonic() - began_s < 1.5
+    stuck.set()
+    for loop in loops():
+        loop.join(5.0)
+    assert not loops()
 
 
 def test_busy_and_wait_add_up_to_the_time_of_the_step_and_the_channels_fill_is_told() -> None:

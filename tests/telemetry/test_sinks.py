@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dflash_exp.messages import StepRecord
-from dflash_exp.telemetry.sinks import JsonlSink, discard_after, read_records
+from dflash_exp.telemetry.sinks import JsonlSink, check_holds, discard_after, read_records
 
 
 def test_a_record_is_a_line_that_is_in_the_file_as_soon_as_it_is_written(tmp_path: Path) -> None:
@@ -72,3 +72,42 @@ def test_what_a_full_disk_refuses_is_kept_and_written_when_there_is_room(tmp_pat
     disk.room = 10**6
     sink.write(StepRecord(3, 0.5, {}))
     assert [json.loads(line)["step"] for line in disk.held.splitlines()] == [1, 2, 3]
+
+
+def test_records_that_are_gone_or_cut_are_refused_with_what_is_missing(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    check_holds(path, 0, "step-00000001")
+    with pytest.raises(ValueError, match=r"must hold the 4 bytes of records that step-00000002 .*, got no file; put"):
+        check_holds(path, 4, "step-00000002")
+    path.write_bytes(b"one")
+    with pytest.raises(ValueError, match=r"got 3 bytes; put the file back as it was, or take another run_dir"):
+        check_holds(path, 4, "step-00000002")
+    path.write_bytes(b"one\n")
+    check_holds(path, 4, "step-00000002")
+
+
+def test_a_line_that_is_no_record_is_named_with_its_file(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_bytes(b'{"step": 1}\n{"st')
+    with pytest.raises(ValueError, match=r"metrics\.jsonl must hold a JSON object a line"):
+        read_records(path)
+
+
+class FullDisk(io.RawIOBase):
+    def write(self, data: bytes) -> int:  # type: ignore[override]
+        raise OSError(errno.ENOSPC, "no space left on device")
+
+
+def test_records_that_cannot_be_written_at_the_end_do_not_take_the_place_of_what_ended_the_run(tmp_path: Path) -> None:
+    def ended_by(error: Exception | None) -> None:
+        with JsonlSink(tmp_path / "metrics.jsonl") as sink:
+            sink._file = FullDisk()  # type: ignore[assignment]
+            sink.write(StepRecord(1, 0.5, {}))
+            if error is not None:
+                raise error
+
+    with pytest.raises(OSError, match="no space"):
+        ended_by(None)
+    with pytest.raises(ArithmeticError, match="the run's own") as caught:
+        ended_by(ArithmeticError("the run's own"))
+    assert "the last records could not be written" in caught.value.__notes__[0]
