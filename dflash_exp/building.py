@@ -54,6 +54,7 @@ class Built:
     init_sha256: str
     stages: Stages
     trainer: DrafterTrainer
+    devices: RankDevices
     probe: Probe
     replay: Replay | None
     trained: TrainedHashes
@@ -111,6 +112,7 @@ def build(config: Config, planned: Planned, first_step: int, outside: Outside) -
             target.model.features_bytes,
         ),
         trainer=trainer,
+        devices=devices,
         probe=build_probe(config, planned, target, step, partial(share_out, ranks)),
         replay=build_replay(config, planned, target, drafter, partial(share_out, ranks)),
         trained=trained,

@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from dflash_exp.building import greedy_decoding
@@ -23,6 +24,7 @@ from dflash_exp.export import find_drafter
 from dflash_exp.pipeline.line import Overlapped
 from dflash_exp.plan.interleave import option_name
 from dflash_exp.planning import Planned, plan_document, plan_run
+from dflash_exp.pricing import trained_mfu
 from dflash_exp.ranks import Alone, Ranks, lead, share_out, together
 from dflash_exp.run_directory import begun, check_same_run, finished, free_file, locked, place, write_json
 from dflash_exp.scoring import score, store_prompts
@@ -102,7 +104,7 @@ def finish(session: Session, prompts: list[Tensor], stop: StopSignals) -> int:
         times = train(session, stop)
         evaluation = evaluate(session, prompts, stop) if session.config.evaluate else None
         mirrors.log_plan(session.run_dir, session.write_plan)
-        result = leave(session, {"status": "finished", "time_by_rank": times})
+        result = leave(session, {"status": "finished", "time_by_rank": times, "mfu": mfu_of(session, times)})
     except Stopped:
         with if_unwritten_said(session):
             leave(session, {"status": "stopped"})
@@ -131,6 +133,18 @@ def leave(session: Session, ended: dict[str, Any]) -> dict[str, Any]:
     if session.ranks.rank == 0:
         write_json(session.run_dir / "result.json", result)
     return result
+
+
+def mfu_of(session: Session, times: list[dict[str, float]]) -> float | None:
+    """Of this session's steps on CUDA, all devices together; None where it is not known."""
+    devices = session.built.devices
+    if devices.drafter.type != "cuda":
+        return None
+    done, planned = session.counters.step, session.planned
+    steps = range(done - int(times[0]["n_steps"]), done)
+    device_s = sum(spent["steps_s"] for spent in times) * len({devices.drafter, *devices.targets})
+    name = torch.cuda.get_device_name(devices.drafter)
+    return trained_mfu(session.config, (planned.planner, planned.epochs), steps, device_s, name)
 
 
 @contextmanager

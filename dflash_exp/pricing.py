@@ -11,15 +11,17 @@ import numpy as np
 from dflash_exp.architecture import TargetShape
 from dflash_exp.config import Config
 from dflash_exp.drafter.model import tapped_layers
-from dflash_exp.measured import Measured
+from dflash_exp.measured import Measured, steps_work
 from dflash_exp.models import known_shape
 from dflash_exp.optim import Muon
+from dflash_exp.peaks import mfu, peak_flop_per_s
 from dflash_exp.pipeline.line import Overlapped
 from dflash_exp.plan.align import sync_efficiency
 from dflash_exp.plan.cost import StageCosts, Work, batch_work, counted_costs, slower_stage, stage_costs
 from dflash_exp.plan.diagnosis import BatchCosts, cost_per_batch
-from dflash_exp.plan.epoch import EpochPlan
+from dflash_exp.plan.epoch import EpochPlan, Planner
 from dflash_exp.plan.memory import Models, UnderWay, peak_memory
+from dflash_exp.plan.run_length import EpochSteps
 
 COUNTED = "counted from the sizes of target and drafter"
 
@@ -57,6 +59,20 @@ def price(config: Config, first: EpochPlan, run_tokens: int, measured: Measured 
         memory_bytes=None if shape is None else _memory(config, shape, work, first.batches.sizes),
         hours=hours,
     )
+
+
+def trained_mfu(
+    config: Config, plan: tuple[Planner, list[EpochSteps]], steps: range, device_s: float, device_name: str
+) -> float | None:
+    """The share of its devices' peak that training the run's `steps` (from 0) was, over `device_s` seconds of all
+    devices together; None where the peak or the target's sizes are not known."""
+    shape = known_shape(config.target)
+    if shape is None or peak_flop_per_s(device_name) is None or not steps:
+        return None
+    costs, _, _ = _costs(config, shape, None)
+    assert costs is not None, "sizes that are known can be counted"
+    target, drafter = stage_costs(steps_work(*plan, config.drafter.block_size, steps.stop), costs)
+    return mfu(float((target + drafter)[steps.start : steps.stop].sum()), device_s, device_name)
 
 
 def _work(config: Config, first: EpochPlan) -> Work:

@@ -21,6 +21,7 @@ import yaml
 
 from dflash_exp.config import within_identity
 from dflash_exp.durable import write_whole
+from dflash_exp.plan.epoch import plan_difference
 
 PACKAGES = (
     "dflash-exp",
@@ -160,13 +161,12 @@ def check_same_run(run_dir: Path, config: Mapping[str, object], plan: Mapping[st
         shown = ", ".join(f"{key} ({begun.get(key)} there, {wanted.get(key)} here)" for key in odd[:3])
         more = f" and {len(odd) - 3} more" if len(odd) > 3 else ""
         raise ValueError(f"run_dir must hold this run or nothing, {run_dir} differs in {shown}{more}; {mend}")
-    there = planned_there(run_dir)
-    for key in PLAN_HASHES:
-        if there[key] != plan[key]:
-            raise ValueError(
-                f"run_dir must hold this plan, {run_dir} differs in {key}: the data, or the way plans are made, "
-                "changed since it was begun; take the data of then, or another run_dir"
-            )
+    difference = plan_difference(planned_there(run_dir), plan)
+    if difference is not None:
+        raise ValueError(
+            f"run_dir must hold this plan, {run_dir} differs in {difference}: the data, or the way plans are made, "
+            "changed since it was begun; take the data of then, or another run_dir"
+        )
 
 
 def _configuration_there(run_dir: Path) -> dict[str, Any]:

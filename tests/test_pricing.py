@@ -15,6 +15,7 @@ from dflash_exp.models import known_shape
 from dflash_exp.plan.align import Lpt, NoAlign, sync_efficiency
 from dflash_exp.plan.cost import StageCosts, counted_costs
 from dflash_exp.planning import plan_document, plan_run
+from dflash_exp.pricing import trained_mfu
 from dflash_exp.target import TargetConfig, TargetDtype
 from dflash_exp.telemetry.progress import duration
 
@@ -94,6 +95,7 @@ def test_a_pass_of_fewer_slots_lowers_the_drafter_s_memory_and_nothing_else(stor
     )
     assert small.pop("drafter_activations") < large.pop("drafter_activations")
     assert small.pop("total") < large.pop("total")
+    assert small.pop("largest_device") < large.pop("largest_device")
     assert small == large
 
 
@@ -173,3 +175,14 @@ def test_a_speed_that_cannot_be_is_refused_in_one_line(
 def test_a_configuration_of_before_there_were_speeds_can_be_read(store: Path) -> None:
     plan = compose(overrides(store)).plan
     assert type(plan)(plan.counts, plan.out) == dataclasses.replace(plan, tokens_per_s=None, speed_from=None)
+
+
+def test_the_mfu_of_a_session_is_the_counted_work_of_its_steps_over_what_its_devices_could_do(store: Path) -> None:
+    config = compose(overrides(store))
+    planned = plan_run(config)
+    plan, cost = (planned.planner, planned.epochs), document_of(config)["cost"]
+    a_step = sum(cost[stage][0] + 2 * cost[stage][1] for stage in ("target", "drafter"))
+    assert trained_mfu(config, plan, range(1, 2), 2.0, "NVIDIA H200") == pytest.approx(a_step / 2 / 989e12)
+    assert trained_mfu(config, plan, range(0, 2), 2.0, "NVIDIA H200") == pytest.approx(a_step / 989e12)
+    assert trained_mfu(config, plan, range(1, 2), 2.0, "a toaster") is None
+    assert trained_mfu(config, plan, range(2, 2), 2.0, "NVIDIA H200") is None

@@ -49,7 +49,7 @@ def test_another_configuration_or_plan_is_refused_and_what_differs_is_named(tmp_
         check_same_run(tmp_path, config | {"optim": {"lr": 0.2, "betas": [0.9, 0.95]}}, PLAN)
     with pytest.raises(ValueError, match=r"differs in extra \(None there, 3 here\), seed \(1 there, 2 here\)"):
         check_same_run(tmp_path, config | {"seed": 2, "extra": 3}, PLAN)
-    with pytest.raises(ValueError, match=r"differs in order_sha256: the data, or the way plans are made"):
+    with pytest.raises(ValueError, match=r"differs in order alone \(order_sha256\): the data, or the way"):
         check_same_run(tmp_path, config, PLAN | {"order_sha256": "x", "plan_sha256": "y"})
     with pytest.raises(ValueError, match=r"differs in train_sha256: these tokens or weights changed"):
         check_same_inputs(tmp_path, INPUTS | {"train_sha256": "other"})

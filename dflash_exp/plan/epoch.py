@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -203,3 +204,15 @@ def draw_order(interleave: Interleave, counts: Sequence[int] | np.ndarray, seeds
             f"{wanted}, it drew {drawn}; mend its order()"
         )
     return order
+
+
+def plan_difference(one: Mapping[str, Any], other: Mapping[str, Any]) -> str | None:
+    """Which part of two plans differs, in words, by the hashes of their plan.json; None where none does.
+
+    Plans that differ in order alone hold the same batches: what every comparison of strategies needs.
+    """
+    if one["batches_sha256"] != other["batches_sha256"]:
+        return "more than order (batches_sha256)"
+    if one["order_sha256"] != other["order_sha256"]:
+        return "order alone (order_sha256)"
+    return None if one["plan_sha256"] == other["plan_sha256"] else "what it follows from (plan_sha256)"

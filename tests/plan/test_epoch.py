@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from dflash_exp.plan.batches import FixedSize, TokenBudget
 from dflash_exp.plan.buckets import Fixed, Quantile, Single
-from dflash_exp.plan.epoch import EpochPlan, Planner, PlanSettings, draw_order
+from dflash_exp.plan.epoch import EpochPlan, Planner, PlanSettings, draw_order, plan_difference
 from dflash_exp.plan.interleave import DiversityFirst, Interleave, Shuffle, StrideJitter, Weights
 from dflash_exp.plan.seeds import Seeds, named_rng
 from dflash_exp.plan.sequences import Sequences
@@ -97,6 +97,23 @@ def test_strategies_differ_in_order_alone(epoch: int) -> None:
     assert len({plan.batches_sha256 for plan in plans}) == 1
     assert len({plan.order_sha256 for plan in plans}) == len(STRATEGIES)
     assert turns_of(plans[0]) == turns_of(plans[1]) == turns_of(plans[2])
+
+
+def hashes_of(plan: EpochPlan) -> dict[str, str]:
+    return {name: getattr(plan, name) for name in ("batches_sha256", "order_sha256", "plan_sha256")}
+
+
+def test_one_batch_that_is_another_makes_two_plans_differ_in_more_than_order() -> None:
+    plan, shuffled = planned(), planned(dataclasses.replace(SETTINGS, interleave=Shuffle()))
+    assert plan_difference(hashes_of(plan), hashes_of(planned())) is None
+    assert plan_difference(hashes_of(plan), hashes_of(shuffled)) == "order alone (order_sha256)"
+    swapped = plan.batches.sequences.copy()
+    ends = plan.batches.starts[[0, 1]]
+    swapped[ends] = swapped[ends[::-1]]  # the first sequence of a batch and of the next one change places
+    changed = dataclasses.replace(shuffled, batches=dataclasses.replace(plan.batches, sequences=swapped))
+    assert plan_difference(hashes_of(plan), hashes_of(changed)) == "more than order (batches_sha256)"
+    followed = hashes_of(plan) | {"plan_sha256": "another"}
+    assert plan_difference(hashes_of(plan), followed) == "what it follows from (plan_sha256)"
 
 
 def test_seeds_order_moves_the_order_and_nothing_else() -> None:
