@@ -57,7 +57,8 @@ def test_a_signal_goes_to_every_rank_and_to_who_listened_before() -> None:
     timer = Timer(1.0, lambda: os.kill(os.getpid(), signal.SIGUSR2))
     try:
         timer.start()
-        body = "signal.signal(signal.SIGUSR2, lambda *_: sys.exit(75)); time.sleep(60)"
+        listens = "signal.signal(signal.SIGUSR2, lambda *_: sys.exit(75))"
+        body = f"{listens}; signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGUSR2]); time.sleep(60)"
         assert ranks(body) == 75
     finally:
         timer.cancel()

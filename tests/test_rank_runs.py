@@ -103,7 +103,8 @@ def test_a_run_stopped_on_two_ranks_goes_on_with_one_and_a_stop_of_one_rank_stop
 ) -> None:
     code, run_dir = cluster.run("stopped", 2, *SHORT, fault="stop")
     assert code == 75
-    assert result_of(run_dir)["status"] == "stopped" and result_of(run_dir)["steps"] == 3
+    result = result_of(run_dir)
+    assert result["status"] == "stopped" and result["steps"] in (3, 4), "the signal may be heard a step later"
     code, _ = cluster.run("stopped", 1, *SHORT)
     assert code == 0
     assert_close(run_dir, short_run)
