@@ -17,6 +17,7 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ConfigKeyError, MissingMandatoryValue, OmegaConfBaseException
 
+from dflash_exp.analysis import Analysis
 from dflash_exp.config import GROUPS, Config, plain
 from dflash_exp.suggest import ConfigError, did_you_mean, one_line, unknown_key
 
@@ -25,15 +26,25 @@ def checked(composed: DictConfig | Mapping[str, Any]) -> Config:
     """The configuration, every key, type and range checked; raises ConfigError."""
     values = _resolved(composed)
     schema_class = make_dataclass("Config", _typed_fields(values))
-    values = _prepared(values, schema_class, "")
-    try:
-        settled = OmegaConf.to_object(OmegaConf.merge(_schema(schema_class), values))
-    except OmegaConfBaseException as error:
-        raise ConfigError(_explained(error, schema_class)) from error
-    except ValueError as error:
-        raise ConfigError(one_line(str(error))) from error
+    settled = _settled(values, schema_class)
     try:
         return Config(**vars(settled))
+    except ValueError as error:
+        raise ConfigError(one_line(str(error))) from error
+
+
+def checked_analysis(values: Any) -> Analysis:
+    """A sweep's block `analysis`, every key, type and range checked; raises ConfigError."""
+    return _settled({"analysis": values}, make_dataclass("Sweep", [("analysis", Analysis)])).analysis
+
+
+def _settled(values: dict[str, Any], schema_class: type) -> Any:
+    """An object of the schema's class; raises ConfigError."""
+    values = _prepared(values, schema_class, "")
+    try:
+        return OmegaConf.to_object(OmegaConf.merge(_schema(schema_class), values))
+    except OmegaConfBaseException as error:
+        raise ConfigError(_explained(error, schema_class)) from error
     except ValueError as error:
         raise ConfigError(one_line(str(error))) from error
 

@@ -89,7 +89,7 @@ def test_a_sweep_file_runs_without_m_and_the_command_line_beats_it(faked: Faked)
     fake = faked(done)
     assert main(["train", "sweeps=interleaving", "seed=5,6"]) == 0
     assert [(type(config.interleave).__name__, config.seed) for config in fake.configs] == [
-        (strategy, seed) for strategy in ("Shuffle", "DiversityFirst", "StrideJitter") for seed in (5, 6)
+        (strategy, seed) for seed in (5, 6) for strategy in ("Shuffle", "DiversityFirst", "StrideJitter")
     ]
     assert {Path(config.run_dir or "").parent for config in fake.configs} == {Path("runs/interleaving")}
 
