@@ -32,6 +32,7 @@ from dflash_exp.config import Config, identity
 from dflash_exp.door import checked, checked_analysis, load
 from dflash_exp.options import conf_directory
 from dflash_exp.suggest import ConfigError, one_line, parsed, unknown_key, unknown_option
+from dflash_exp.sweep_directory import names
 
 CONFIG_NAME = "config"
 LENGTHS = ("epochs", "steps", "tokens")
@@ -165,21 +166,22 @@ def _sweep(loader: ConfigLoader, master: DictConfig) -> list[Job]:
     overrides = parser.parse_overrides([*params, *master.hydra.overrides.task])
     (combinations,) = BasicSweeper.split_arguments(overrides, max_batch_size=None)
     jobs = [_job(loader.load_sweep_config(master, combination)) for combination in combinations]
-    placed = [_placed(job, Path(master.hydra.sweep.dir), index, analysis) for index, job in enumerate(jobs)]
+    sweep_dir = Path(master.hydra.sweep.dir)
+    found = names(sweep_dir, [(identity(job.config), job.overrides) for job in jobs])
+    placed = [_placed(job, sweep_dir / name, analysis) for job, name in zip(jobs, found, strict=True)]
     seeds = list(dict.fromkeys(job.config.seed for job in placed))
     return sorted(placed, key=lambda job: seeds.index(job.config.seed))
 
 
-def _placed(job: Job, sweep_dir: Path, index: int, analysis: Analysis | None) -> Job:
+def _placed(job: Job, run_dir: Path, analysis: Analysis | None) -> Job:
     if job.config.run_dir is not None:
         raise ConfigError(
             f"run_dir must stay null in a sweep, whose runs have directories of their own, got {job.config.run_dir}; "
             f"say hydra.sweep.dir={job.config.run_dir}"
         )
-    run_dir = str(sweep_dir / f"{index}-{identity(job.config)}")
     telemetry = job.config.telemetry
-    grouped = replace(telemetry, wandb=replace(telemetry.wandb, group=telemetry.wandb.group or sweep_dir.name))
-    return Job(replace(job.config, run_dir=run_dir, telemetry=grouped), job.overrides, True, analysis)
+    grouped = replace(telemetry, wandb=replace(telemetry.wandb, group=telemetry.wandb.group or run_dir.parent.name))
+    return Job(replace(job.config, run_dir=str(run_dir), telemetry=grouped), job.overrides, True, analysis)
 
 
 @contextmanager

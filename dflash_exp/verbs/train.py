@@ -1,6 +1,7 @@
 """The verb train."""
 
 from dflash_exp.verbs.in_turn import in_turn
+from dflash_exp.verbs.sweep import begin_sweep
 from dflash_exp.verbs.verb import DONE, Verb
 
 
@@ -11,6 +12,8 @@ def train(arguments: list[str]) -> int:
     jobs = compose_jobs(arguments)
     if not jobs:
         return DONE
+    if jobs[0].in_sweep:
+        begin_sweep(jobs)
     from dflash_exp.rank import start
     from dflash_exp.stop import StopSignals
 

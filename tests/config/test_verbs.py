@@ -189,7 +189,7 @@ def test_evaluate_needs_a_directory(faked: Faked, capsys: pytest.CaptureFixture[
 
 @pytest.mark.parametrize(
     "arguments",
-    [["train"], ["train", "-m", "seed=0,1"], ["train", "--cfg", "job"], ["plan"], ["train", "-m", "seed=0,x"]],
+    [["train"], ["plan", "-m", "seed=0,1"], ["train", "--cfg", "job"], ["plan"], ["train", "-m", "seed=0,x"]],
 )
 def test_composing_writes_nothing(faked: Faked, arguments: list[str]) -> None:
     faked(done)

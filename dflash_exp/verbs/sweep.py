@@ -1,0 +1,52 @@
+"""What comes before a sweep's first job: it is checked as a whole, and written down."""
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dflash_exp.suggest import ConfigError
+
+if TYPE_CHECKING:
+    from dflash_exp.compose import Job
+    from dflash_exp.sweep_directory import Entry
+
+
+def begin_sweep(jobs: "list[Job]") -> None:
+    """Write sweep.json and the jobs' configurations, or add to them what is new there.
+
+    Under a launcher the first rank does it. Raises ConfigError where the sweep cannot be what it says.
+    """
+    from dflash_exp.ranks import place_of
+
+    if (place_of(os.environ) or (0, 1))[0] > 0:
+        return
+    from dflash_exp.door import to_yaml
+    from dflash_exp.sweep_directory import Entry, Sweep, frozen, read_sweep, write_sweep
+
+    sweep_dir = Path(jobs[0].config.run_dir or "").parent
+    there, asked = read_sweep(sweep_dir), jobs[0].analysis
+    analysis = frozen(sweep_dir, there, None if asked is None else asked.as_json())
+    entries = [] if there is None else there.entries
+    known = {entry.run_dir for entry in entries}
+    named = {Path(job.config.run_dir or "").name: job for job in jobs}
+    new = {name: job for name, job in named.items() if name not in known}
+    if not new and there is not None:
+        return
+    both = [*entries, *(Entry(job.overrides, name) for name, job in new.items())]
+    if analysis is not None:
+        _check(analysis, both)
+    group = jobs[0].config.telemetry.wandb.group if there is None else there.group
+    configs = {name: to_yaml(job.config) for name, job in new.items()}
+    write_sweep(sweep_dir, Sweep(group or sweep_dir.name, analysis, both), configs)
+
+
+def _check(analysis: dict[str, Any], entries: "list[Entry]") -> None:
+    """ConfigError unless every arm is one that some job has."""
+    typed = {override for entry in entries for override in entry.overrides}
+    for arm in (analysis["baseline"], analysis["contrast"]):
+        if arm is not None and arm not in typed:
+            raise ConfigError(
+                f"analysis must name arms that the sweep has, got {arm} where no job has it; "
+                "name another baseline or contrast, as `analysis.contrast='interleave=tijdeman'`, or add the arm"
+            )
