@@ -2,6 +2,7 @@
 
 import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -9,6 +10,7 @@ from dflash_exp.suggest import ConfigError
 
 if TYPE_CHECKING:
     from dflash_exp.compose import Job
+    from dflash_exp.config import Config
     from dflash_exp.sweep_directory import Entry
 
 
@@ -35,14 +37,14 @@ def begin_sweep(jobs: "list[Job]") -> None:
         return
     both = [*entries, *(Entry(job.overrides, name) for name, job in new.items())]
     if analysis is not None:
-        _check(analysis, both)
+        _check(analysis, both, sweep_dir, {name: job.config for name, job in new.items()})
     group = jobs[0].config.telemetry.wandb.group if there is None else there.group
     configs = {name: to_yaml(job.config) for name, job in new.items()}
     write_sweep(sweep_dir, Sweep(group or sweep_dir.name, analysis, both), configs)
 
 
-def _check(analysis: dict[str, Any], entries: "list[Entry]") -> None:
-    """ConfigError unless every arm is one that some job has."""
+def _check(analysis: dict[str, Any], entries: "list[Entry]", sweep_dir: Path, new: "Mapping[str, Config]") -> None:
+    """ConfigError unless every arm is one that some job has, and arms that differ in order do so alone."""
     typed = {override for entry in entries for override in entry.overrides}
     for arm in (analysis["baseline"], analysis["contrast"]):
         if arm is not None and arm not in typed:
@@ -50,3 +52,21 @@ def _check(analysis: dict[str, Any], entries: "list[Entry]") -> None:
                 f"analysis must name arms that the sweep has, got {arm} where no job has it; "
                 "name another baseline or contrast, as `analysis.contrast='interleave=tijdeman'`, or add the arm"
             )
+    if analysis["differs_in"] == "order":
+        _check_order(entries, sweep_dir, new)
+
+
+def _check_order(entries: "list[Entry]", sweep_dir: Path, new: "Mapping[str, Config]") -> None:
+    """Of the seeds that get new jobs."""
+    from dflash_exp.order_alone import Arm, check_order_alone
+    from dflash_exp.sweep_directory import frozen_config
+
+    names = [entry.run_dir for entry in entries]
+    arms = [Arm(name, new[name] if name in new else frozen_config(sweep_dir, name)) for name in names]
+    seeds = {config.seed for config in new.values()}
+    try:
+        said = check_order_alone([arm for arm in arms if arm.config.seed in seeds])
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+    if said is not None:
+        print(f"dflash-exp: {said}", file=sys.stderr)

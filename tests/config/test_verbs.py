@@ -14,6 +14,7 @@ from dflash_exp.cli import VERBS, main
 from dflash_exp.compose import compose
 from dflash_exp.config import Config, EvaluateOptions, identity
 from dflash_exp.door import to_yaml
+from dflash_exp.order_alone import Arm
 from dflash_exp.stop import StopSignals
 from dflash_exp.suggest import ConfigError
 
@@ -36,6 +37,11 @@ class FakeExperiment(ModuleType):
         self.configs.append(config)
         return self.answer(config)
 
+    Arm = Arm
+
+    def check_order_alone(self, arms: list[Arm]) -> None:
+        """All orders are fine."""
+
     def evaluate(self, path: Path, config: Config | None, options: EvaluateOptions) -> int:
         self.evaluated.append((path, config, options))
         return 0
@@ -51,7 +57,7 @@ def faked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Faked:
 
     def put(answer: Callable[[Config], int]) -> FakeExperiment:
         fake = FakeExperiment(answer)
-        for name in ("rank", "planning", "scoring"):
+        for name in ("rank", "planning", "scoring", "order_alone"):
             monkeypatch.setitem(sys.modules, f"dflash_exp.{name}", fake)
         return fake
 
