@@ -30,17 +30,21 @@ def begin_sweep(jobs: "list[Job]") -> None:
     there, asked = read_sweep(sweep_dir), jobs[0].analysis
     analysis = frozen(sweep_dir, there, None if asked is None else asked.as_json())
     entries = [] if there is None else there.entries
-    known = {entry.run_dir for entry in entries}
-    named = {Path(job.config.run_dir or "").name: job for job in jobs}
-    new = {name: job for name, job in named.items() if name not in known}
+    new = _new(jobs, entries)
     if not new and there is not None:
         return
-    both = [*entries, *(Entry(job.overrides, name) for name, job in new.items())]
+    entries = [*entries, *(Entry(job.overrides, name) for name, job in new.items())]
     if analysis is not None:
-        _check(analysis, both, sweep_dir, {name: job.config for name, job in new.items()})
-    group = jobs[0].config.telemetry.wandb.group if there is None else there.group
-    configs = {name: to_yaml(job.config) for name, job in new.items()}
-    write_sweep(sweep_dir, Sweep(group or sweep_dir.name, analysis, both), configs)
+        _check(analysis, entries, sweep_dir, {name: job.config for name, job in new.items()})
+    group = (there or jobs[0].config.telemetry.wandb).group or sweep_dir.name
+    write_sweep(sweep_dir, Sweep(group, analysis, entries), {name: to_yaml(job.config) for name, job in new.items()})
+
+
+def _new(jobs: "list[Job]", entries: "list[Entry]") -> "dict[str, Job]":
+    """Those that sweep.json does not know, by their directories' names."""
+    known = {entry.run_dir for entry in entries}
+    named = {Path(job.config.run_dir or "").name: job for job in jobs}
+    return {name: job for name, job in named.items() if name not in known}
 
 
 def _check(analysis: dict[str, Any], entries: "list[Entry]", sweep_dir: Path, new: "Mapping[str, Config]") -> None:
