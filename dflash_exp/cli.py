@@ -10,10 +10,21 @@ import sys
 from dflash_exp.lasting import lasting_stderr, replace_what_stdout_lacks
 from dflash_exp.plan.compiling import announced
 from dflash_exp.suggest import ConfigError, did_you_mean
-from dflash_exp.verbs import bench, evaluate, plan, train
+from dflash_exp.verbs import bench, evaluate, logs, plan, resume, status, train
 from dflash_exp.verbs.verb import DONE, FAILED, Verb, refused
 
-VERBS = {verb.name: verb for verb in (train.VERB, plan.VERB, evaluate.VERB, bench.VERB)}
+VERBS = {
+    verb.name: verb
+    for verb in (
+        train.VERB,
+        plan.VERB,
+        evaluate.VERB,
+        status.VERB,
+        resume.VERB,
+        logs.VERB,
+        bench.VERB,
+    )
+}
 
 HELP = """\
 usage: dflash-exp VERB ...

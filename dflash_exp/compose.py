@@ -27,13 +27,17 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from dflash_exp.analysis import Analysis
 from dflash_exp.config import Config, identity
-from dflash_exp.door import checked, load
+from dflash_exp.door import checked, checked_analysis, load
 from dflash_exp.options import conf_directory
 from dflash_exp.suggest import ConfigError, one_line, parsed, unknown_key, unknown_option
+from dflash_exp.sweep_directory import names
 
 CONFIG_NAME = "config"
 LENGTHS = ("epochs", "steps", "tokens")
+OF_NO_RUN = ("hydra", "analysis")
+"""Top-level keys that are not a run's."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +48,8 @@ class Job:
     overrides: list[str]
     """What the user typed for it; in a sweep, its share of that."""
     in_sweep: bool
+    analysis: Analysis | None = None
+    """What its sweep will be judged by."""
 
     @property
     def speed_from(self) -> Config | None:
@@ -132,7 +138,7 @@ def _loaded(loader: ConfigLoader, overrides: list[str], mode: RunMode) -> DictCo
 
 
 def _job(composed: DictConfig) -> Job:
-    settled = OmegaConf.masked_copy(composed, [str(key) for key in composed if key != "hydra"])
+    settled = OmegaConf.masked_copy(composed, [str(key) for key in composed if key not in OF_NO_RUN])
     typed = [str(override) for override in OmegaConf.to_container(composed.hydra.overrides.task, resolve=False) or []]
     return Job(checked(_with_the_length_typed(settled, typed)), typed, in_sweep=False)
 
@@ -149,25 +155,33 @@ def _with_the_length_typed(settled: DictConfig, typed: list[str]) -> DictConfig:
 
 
 def _sweep(loader: ConfigLoader, master: DictConfig) -> list[Job]:
-    """Every combination, as Hydra's basic sweeper makes them, each with a directory of its own in the sweep's."""
+    """Every combination that Hydra's basic sweeper makes, each with a directory of its own in the sweep's.
+
+    Numbered as Hydra has them; in the order in which they run: seed by seed, so that a part of the sweep is balanced.
+    """
+    block = master.get("analysis")
+    analysis = None if block is None else checked_analysis(OmegaConf.to_container(block, resolve=True))
     params = [f"{key}={value}" for key, value in (master.hydra.sweeper.params or {}).items()]
     parser = OverridesParser.create(config_loader=loader)
     overrides = parser.parse_overrides([*params, *master.hydra.overrides.task])
     (combinations,) = BasicSweeper.split_arguments(overrides, max_batch_size=None)
     jobs = [_job(loader.load_sweep_config(master, combination)) for combination in combinations]
-    return [_placed(job, Path(master.hydra.sweep.dir), index) for index, job in enumerate(jobs)]
+    sweep_dir = Path(master.hydra.sweep.dir)
+    found = names(sweep_dir, [(identity(job.config), job.overrides) for job in jobs])
+    placed = [_placed(job, sweep_dir / name, analysis) for job, name in zip(jobs, found, strict=True)]
+    seeds = list(dict.fromkeys(job.config.seed for job in placed))
+    return sorted(placed, key=lambda job: seeds.index(job.config.seed))
 
 
-def _placed(job: Job, sweep_dir: Path, index: int) -> Job:
+def _placed(job: Job, run_dir: Path, analysis: Analysis | None) -> Job:
     if job.config.run_dir is not None:
         raise ConfigError(
             f"run_dir must stay null in a sweep, whose runs have directories of their own, got {job.config.run_dir}; "
             f"say hydra.sweep.dir={job.config.run_dir}"
         )
-    run_dir = str(sweep_dir / f"{index}-{identity(job.config)}")
     telemetry = job.config.telemetry
-    grouped = replace(telemetry, wandb=replace(telemetry.wandb, group=telemetry.wandb.group or sweep_dir.name))
-    return Job(replace(job.config, run_dir=run_dir, telemetry=grouped), job.overrides, in_sweep=True)
+    grouped = replace(telemetry, wandb=replace(telemetry.wandb, group=telemetry.wandb.group or run_dir.parent.name))
+    return Job(replace(job.config, run_dir=str(run_dir), telemetry=grouped), job.overrides, True, analysis)
 
 
 @contextmanager

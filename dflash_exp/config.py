@@ -39,7 +39,7 @@ GROUPS = (
 )  # fmt: skip
 """The fields of `Config` whose class the chosen option names by `_target_`."""
 
-OUTSIDE_IDENTITY = ("run_dir", "topology", "telemetry", "checkpoint", "evaluate", "force", "profile")
+OUTSIDE_IDENTITY = ("run_dir", "topology", "telemetry", "checkpoint", "evaluate", "force", "profile", "partial")
 """What may differ between two commands that mean the same run; what `PLAN_SHOWS` names, too."""
 
 PLAN_SHOWS = ("out", "tokens_per_s", "speed_from", "loss_from")
@@ -135,9 +135,16 @@ class PlanOutput:
         _require(learnt, "plan.loss_from", "null with plan.counts, which has no data", run, "leave one of them out")
 
 
+class Partial(str, Enum):
+    """What a sweep over order does about runs that end within an epoch."""
+
+    REFUSE = "refuse"
+    ALLOW = "allow"
+
+
 @dataclass(frozen=True)
 class Config:
-    """One experiment. Every value stands in YAML; nothing here has a default."""
+    """One experiment. Every value stands in YAML."""
 
     name: str
     seed: int
@@ -176,6 +183,8 @@ class Config:
     pipeline: "Lockstep | Overlapped"
     checkpoint: "Checkpoint"
     telemetry: "Telemetry"
+    partial: Partial = Partial.REFUSE  # the default is for runs begun before there was one
+    """Whether arms that differ in order may have trained on different batches in the end."""
 
     def __post_init__(self) -> None:
         _require(self.name.strip() != "", "name", "some text", repr(self.name), "it begins the run's identity")

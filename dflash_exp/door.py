@@ -7,7 +7,7 @@ OmegaConf checks every key and type in one merge; ranges are checked by the data
 
 import math
 from collections.abc import Mapping
-from dataclasses import fields, is_dataclass, make_dataclass
+from dataclasses import MISSING, fields, is_dataclass, make_dataclass
 from enum import Enum
 from importlib import import_module
 from pathlib import Path
@@ -18,6 +18,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ConfigKeyError, MissingMandatoryValue, OmegaConfBaseException
 from yaml import YAMLError
 
+from dflash_exp.analysis import Analysis
 from dflash_exp.config import GROUPS, Config, plain
 from dflash_exp.suggest import ConfigError, did_you_mean, one_line, unknown_key
 
@@ -26,15 +27,25 @@ def checked(composed: DictConfig | Mapping[str, Any]) -> Config:
     """The configuration, every key, type and range checked; raises ConfigError."""
     values = _resolved(composed)
     schema_class = make_dataclass("Config", _typed_fields(values))
-    values = _prepared(values, schema_class, "")
-    try:
-        settled = OmegaConf.to_object(OmegaConf.merge(_schema(schema_class), values))
-    except OmegaConfBaseException as error:
-        raise ConfigError(_explained(error, schema_class)) from error
-    except ValueError as error:
-        raise ConfigError(one_line(str(error))) from error
+    settled = _settled(values, schema_class)
     try:
         return Config(**vars(settled))
+    except ValueError as error:
+        raise ConfigError(one_line(str(error))) from error
+
+
+def checked_analysis(values: Any) -> Analysis:
+    """A sweep's block `analysis`, every key, type and range checked; raises ConfigError."""
+    return _settled({"analysis": values}, make_dataclass("Sweep", [("analysis", Analysis)])).analysis
+
+
+def _settled(values: dict[str, Any], schema_class: type) -> Any:
+    """An object of the schema's class; raises ConfigError."""
+    values = _prepared(values, schema_class, "")
+    try:
+        return OmegaConf.to_object(OmegaConf.merge(_schema(schema_class), values))
+    except OmegaConfBaseException as error:
+        raise ConfigError(_explained(error, schema_class)) from error
     except ValueError as error:
         raise ConfigError(one_line(str(error))) from error
 
@@ -68,18 +79,17 @@ def _resolved(composed: DictConfig | Mapping[str, Any]) -> dict[str, Any]:
     return {str(key): value for key, value in values.items()}
 
 
-def _typed_fields(values: dict[str, Any]) -> list[tuple[str, Any]]:
-    """Name and type of every field of `Config`, a group's type being what its `_target_` names."""
+def _typed_fields(values: dict[str, Any]) -> list[Any]:
+    """Name, type and perhaps default of every field of `Config`, a group's type being what its `_target_` names."""
     extensions = values.get("extensions")
     if not isinstance(extensions, list) or not all(isinstance(module, str) for module in extensions):
         raise ConfigError(f"extensions must be a list of modules, got {extensions!r}; say extensions=[my_package]")
-    return [
-        (
-            field.name,
-            _group_class(field.name, values.get(field.name), extensions) if field.name in GROUPS else field.type,
-        )
-        for field in fields(Config)
-    ]
+    typed: list[Any] = []
+    for field in fields(Config):
+        in_group = field.name in GROUPS
+        kind = _group_class(field.name, values.get(field.name), extensions) if in_group else field.type
+        typed.append((field.name, kind) if field.default is MISSING else (field.name, kind, field.default))
+    return typed
 
 
 def _group_class(group: str, node: object, extensions: list[str]) -> type:

@@ -5,6 +5,7 @@ import traceback
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from dflash_exp.stop import StopSignals
 from dflash_exp.suggest import ConfigError
 from dflash_exp.verbs.verb import DONE, FAILED, STOPPED, WRONG_INPUT, refused
 
@@ -25,6 +26,17 @@ def in_turn(jobs: "list[Job]", run: "Callable[[Job], int]", asked_to_stop: Calla
         if codes[-1] == STOPPED:
             break
     return next((code for code in (STOPPED, FAILED, WRONG_INPUT) if code in codes), DONE)
+
+
+def trained_in_turn(jobs: "list[Job]", stop: StopSignals) -> int:
+    """Train them one after the other."""
+
+    def train(job: "Job") -> int:
+        from dflash_exp.rank import start
+
+        return start(job.config, job.overrides, stop)
+
+    return in_turn(jobs, train, lambda: stop.requested is not None)
 
 
 def _outcome(job: "Job", run: "Callable[[Job], int]") -> int:

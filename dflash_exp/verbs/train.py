@@ -1,13 +1,9 @@
 """The verb train."""
 
-from typing import TYPE_CHECKING
-
 from dflash_exp.stop import StopSignals
-from dflash_exp.verbs.in_turn import in_turn
+from dflash_exp.verbs.in_turn import trained_in_turn
+from dflash_exp.verbs.sweep import begin_sweep
 from dflash_exp.verbs.verb import DONE, Verb
-
-if TYPE_CHECKING:
-    from dflash_exp.compose import Job
 
 
 def train(arguments: list[str]) -> int:
@@ -18,13 +14,9 @@ def train(arguments: list[str]) -> int:
         jobs = compose_jobs(arguments)
         if not jobs:
             return DONE
-        return in_turn(jobs, lambda job: _start(job, stop), lambda: stop.requested is not None)
-
-
-def _start(job: "Job", stop: StopSignals) -> int:
-    from dflash_exp.rank import start
-
-    return start(job.config, job.overrides, stop)
+        if jobs[0].in_sweep:
+            begin_sweep(jobs)
+        return trained_in_turn(jobs, stop)
 
 
 VERB = Verb(

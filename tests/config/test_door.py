@@ -47,6 +47,12 @@ def test_a_configuration_passes_the_door_again_unchanged(tmp_path: Path) -> None
     assert checked(plain(config)) == config
 
 
+def test_a_run_begun_before_there_was_the_key_partial_can_be_read() -> None:
+    values = settled()
+    assert values.pop("partial") == "refuse"
+    assert checked(values) == compose([])
+
+
 def test_values_have_the_types_of_their_fields() -> None:
     config = compose(["interleave.jitter_strides=1", "pipeline.threads.target=2", "optim.schedule=wsd"])
     values = plain(config)

@@ -14,6 +14,7 @@ from dflash_exp.cli import VERBS, main
 from dflash_exp.compose import compose
 from dflash_exp.config import Config, EvaluateOptions, identity
 from dflash_exp.door import to_yaml
+from dflash_exp.order_alone import Arm
 from dflash_exp.stop import StopSignals
 from dflash_exp.suggest import ConfigError
 
@@ -36,6 +37,11 @@ class FakeExperiment(ModuleType):
         self.configs.append(config)
         return self.answer(config)
 
+    Arm = Arm
+
+    def check_order_alone(self, arms: list[Arm]) -> None:
+        """All orders are fine."""
+
     def evaluate(self, path: Path, config: Config | None, options: EvaluateOptions) -> int:
         self.evaluated.append((path, config, options))
         return 0
@@ -51,7 +57,7 @@ def faked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Faked:
 
     def put(answer: Callable[[Config], int]) -> FakeExperiment:
         fake = FakeExperiment(answer)
-        for name in ("rank", "planning", "scoring"):
+        for name in ("rank", "planning", "scoring", "order_alone"):
             monkeypatch.setitem(sys.modules, f"dflash_exp.{name}", fake)
         return fake
 
@@ -89,7 +95,7 @@ def test_a_sweep_file_runs_without_m_and_the_command_line_beats_it(faked: Faked)
     fake = faked(done)
     assert main(["train", "sweeps=interleaving", "seed=5,6"]) == 0
     assert [(type(config.interleave).__name__, config.seed) for config in fake.configs] == [
-        (strategy, seed) for strategy in ("Shuffle", "DiversityFirst", "StrideJitter") for seed in (5, 6)
+        (strategy, seed) for seed in (5, 6) for strategy in ("Shuffle", "DiversityFirst", "StrideJitter")
     ]
     assert {Path(config.run_dir or "").parent for config in fake.configs} == {Path("runs/interleaving")}
 
@@ -189,7 +195,7 @@ def test_evaluate_needs_a_directory(faked: Faked, capsys: pytest.CaptureFixture[
 
 @pytest.mark.parametrize(
     "arguments",
-    [["train"], ["train", "-m", "seed=0,1"], ["train", "--cfg", "job"], ["plan"], ["train", "-m", "seed=0,x"]],
+    [["train"], ["plan", "-m", "seed=0,1"], ["train", "--cfg", "job"], ["plan"], ["train", "-m", "seed=0,x"]],
 )
 def test_composing_writes_nothing(faked: Faked, arguments: list[str]) -> None:
     faked(done)

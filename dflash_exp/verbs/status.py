@@ -1,0 +1,99 @@
+"""The verb status."""
+
+import argparse
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from dflash_exp.run_state import Found, RunState, find_runs, run_state
+from dflash_exp.suggest import ConfigError, parsed
+from dflash_exp.verbs.verb import DONE, Verb
+
+PAUSE_S = 2.0
+
+
+def status(arguments: list[str]) -> int:
+    """Say what state runs are in."""
+    given = parsed(_parser(), arguments, "see dflash-exp status --help")
+    folder = Path(given.dir)
+    if given.watch:
+        with suppress(KeyboardInterrupt):
+            watch(folder, lambda: time.sleep(PAUSE_S))
+    else:
+        print(shown(folder)[0])
+    return DONE
+
+
+def watch(folder: Path, pause: Callable[[], None]) -> None:
+    """Show it again and again, in place on a terminal, until all are finished."""
+    while True:
+        text, all_finished = shown(folder)
+        print(f"\033[H\033[2J{text}" if sys.stdout.isatty() else f"{text}\n", flush=True)
+        if all_finished:
+            return
+        pause()
+
+
+def shown(folder: Path) -> tuple[str, bool]:
+    """A line for each run and one that counts them; whether all are finished. Raises ConfigError for no runs."""
+    runs = find_runs(folder)
+    rows = [(_name(run, folder), *_state(run.run_dir)) for run in runs]
+    width = max(len(name) for name, _, _ in rows)
+    lines = [f"{word:<10}{name:<{width}}  {detail}".rstrip() for name, word, detail in rows]
+    counts = Counter(word for _, word, _ in rows)
+    lines.append(f"{len(rows)} runs: " + ", ".join(f"{n} {word}" for word, n in counts.most_common()))
+    return "\n".join(lines), set(counts) == {"finished"}
+
+
+def _name(run: Found, folder: Path) -> str:
+    return str(folder) if run.run_dir == folder else run.run_dir.relative_to(folder).as_posix()
+
+
+def _state(run_dir: Path) -> tuple[str, str]:
+    try:
+        state = run_state(run_dir)
+    except ConfigError as error:
+        return "unreadable", str(error)
+    return state.word, _detail(state)
+
+
+def _detail(state: RunState) -> str:
+    of_all = f"step {state.step}" + ("" if state.n_steps is None else f" of {state.n_steps}")
+    if state.word == "finished":
+        figures = {"probe loss": state.probe_loss, "τ": state.tau}
+        said = [f"{name} {figure:.3f}" for name, figure in figures.items() if figure is not None]
+        return ", ".join([f"{state.n_steps} steps", *said])
+    if state.word == "running":
+        left = [] if state.eta_s is None else [f"{_duration(state.eta_s)} left"]
+        speed = [] if state.tokens_per_s is None else [f"{state.tokens_per_s:,.0f} tokens/s"]
+        return ", ".join([of_all, *left, *speed])
+    if state.word == "failed":
+        return f"after {of_all}: {state.error}"
+    return f"at {of_all}" if state.word == "stopped" else ""
+
+
+def _duration(seconds: float) -> str:
+    hours, rest = divmod(round(seconds), 3600)
+    return f"{hours}h {rest // 60:02d}m" if hours else f"{rest // 60}m {rest % 60:02d}s"
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="dflash-exp status", add_help=False, allow_abbrev=False)
+    parser.add_argument(
+        "dir", metavar="DIR", nargs="?", default="runs", help="a run, a sweep or a folder of them (runs)"
+    )
+    parser.add_argument("--watch", action="store_true", help="again every 2 s, until all are finished or Ctrl-C")
+    return parser
+
+
+VERB = Verb(
+    "status",
+    "[DIR]",
+    "what runs, what is missing, what failed and why, from files alone",
+    ("dflash-exp status", "dflash-exp status runs/interleaving --watch"),
+    status,
+    _parser,
+)

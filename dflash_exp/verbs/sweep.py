@@ -1,0 +1,76 @@
+"""What comes before a sweep's first job: it is checked as a whole, and written down."""
+
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dflash_exp.suggest import ConfigError
+
+if TYPE_CHECKING:
+    from dflash_exp.compose import Job
+    from dflash_exp.config import Config
+    from dflash_exp.sweep_directory import Entry
+
+
+def begin_sweep(jobs: "list[Job]") -> None:
+    """Write sweep.json and the jobs' configurations, or add to them what is new there.
+
+    Under a launcher the first rank does it. Raises ConfigError where the sweep cannot be what it says.
+    """
+    from dflash_exp.ranks import place_of
+
+    if (place_of(os.environ) or (0, 1))[0] > 0:
+        return
+    from dflash_exp.door import to_yaml
+    from dflash_exp.sweep_directory import Entry, Sweep, frozen, read_sweep, write_sweep
+
+    sweep_dir = Path(jobs[0].config.run_dir or "").parent
+    there, asked = read_sweep(sweep_dir), jobs[0].analysis
+    analysis = frozen(sweep_dir, there, None if asked is None else asked.as_json())
+    entries = [] if there is None else there.entries
+    new = _new(jobs, entries)
+    if not new and there is not None:
+        return
+    entries = [*entries, *(Entry(job.overrides, name) for name, job in new.items())]
+    if analysis is not None:
+        _check(analysis, entries, sweep_dir, {name: job.config for name, job in new.items()})
+    group = (there or jobs[0].config.telemetry.wandb).group or sweep_dir.name
+    write_sweep(sweep_dir, Sweep(group, analysis, entries), {name: to_yaml(job.config) for name, job in new.items()})
+
+
+def _new(jobs: "list[Job]", entries: "list[Entry]") -> "dict[str, Job]":
+    """Those that sweep.json does not know, by their directories' names."""
+    known = {entry.run_dir for entry in entries}
+    named = {Path(job.config.run_dir or "").name: job for job in jobs}
+    return {name: job for name, job in named.items() if name not in known}
+
+
+def _check(analysis: dict[str, Any], entries: "list[Entry]", sweep_dir: Path, new: "Mapping[str, Config]") -> None:
+    """ConfigError unless every arm is one that some job has, and arms that differ in order do so alone."""
+    typed = {override for entry in entries for override in entry.overrides}
+    for arm in (analysis["baseline"], analysis["contrast"]):
+        if arm is not None and arm not in typed:
+            raise ConfigError(
+                f"analysis must name arms that the sweep has, got {arm} where no job has it; "
+                "name another baseline or contrast, as `analysis.contrast='interleave=tijdeman'`, or add the arm"
+            )
+    if analysis["differs_in"] == "order":
+        _check_order(entries, sweep_dir, new)
+
+
+def _check_order(entries: "list[Entry]", sweep_dir: Path, new: "Mapping[str, Config]") -> None:
+    """Of the seeds that get new jobs."""
+    from dflash_exp.order_alone import Arm, check_order_alone
+    from dflash_exp.sweep_directory import frozen_config
+
+    names = [entry.run_dir for entry in entries]
+    arms = [Arm(name, new[name] if name in new else frozen_config(sweep_dir, name)) for name in names]
+    seeds = {config.seed for config in new.values()}
+    try:
+        said = check_order_alone([arm for arm in arms if arm.config.seed in seeds])
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+    if said is not None:
+        print(f"dflash-exp: {said}", file=sys.stderr)
