@@ -10,7 +10,6 @@ PEAK_BF16_FLOP_PER_S = {
     "H100": 989e12,
     "A100": 312e12,
     "L40S": 362e12,
-    "A10G": 70e12,
 }
 """From the makers' data sheets, without sparsity; the first name that a device's own contains."""
 
