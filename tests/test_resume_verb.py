@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from dflash_exp import rank
+from dflash_exp import between_steps
 from dflash_exp.cli import main
-from dflash_exp.config import Config
-from dflash_exp.stop import StopSignals
+from dflash_exp.messages import StepResult
+from dflash_exp.telemetry.metrics import Metrics
 from tests.world import World, make_world, result_of, results_only
 
 
@@ -32,14 +32,14 @@ def test_a_sweep_that_was_stopped_goes_on_from_what_was_frozen(
 ) -> None:
     whole, stopped = tmp_path / "whole", tmp_path / "stopped"
     assert main(command(world, whole)) == 0
-    train = rank.start
+    step_metrics = between_steps.step_metrics
 
-    def stop_in_the_first(config: Config, overrides: list[str], stop: StopSignals) -> int:
+    def stop_after_the_first(result: StepResult) -> Metrics:
         os.kill(os.getpid(), signal.SIGUSR2)
-        return train(config, overrides, stop)
+        return step_metrics(result)
 
     with monkeypatch.context() as patch:
-        patch.setattr(rank, "start", stop_in_the_first)
+        patch.setattr(between_steps, "step_metrics", stop_after_the_first)
         assert main(command(world, stopped)) == 75
     moved = tmp_path / "moved"
     stopped.rename(moved)
