@@ -30,12 +30,12 @@ from dflash_exp.models import LoadedTarget, load, located, parameters_sha256, we
 from dflash_exp.optim import Optimizer, build_optimizer
 from dflash_exp.pipeline.drafter_train import DrafterTrainer, Reports, read_sums
 from dflash_exp.pipeline.line import Steps
-from dflash_exp.pipeline.meeting import Meeting, Place, room
+from dflash_exp.pipeline.meeting import Meeting, room
 from dflash_exp.pipeline.stages import Stages
 from dflash_exp.pipeline.streams import StreamedTarget, pinned
 from dflash_exp.plan.buckets import assign_held_out
-from dflash_exp.plan.cost import counted_costs
 from dflash_exp.planning import Deal, Planned, anchor_rule
+from dflash_exp.pricing import counted
 from dflash_exp.probe import Probe, probe_batches
 from dflash_exp.ranks import Ranks, share_out
 from dflash_exp.replay import Replay, ReplayPrompt, replay_metrics
@@ -96,7 +96,7 @@ def build(config: Config, planned: Planned, first_step: int, outside: Outside) -
     step = DrafterStep(drafter, config.loss, optimizer, slots, max_norm, behind)
     trained = TrainedHashes()
     reports = Reports(trained.add, outside.say, outside.asked_to_stop)
-    meeting = Meeting(step.sums, Place(ranks.rank, ranks.n_ranks, ranks.add_up), n_batches)
+    meeting = Meeting(step.sums, ranks, n_batches)
     steps = zip(islice(planned.settings, first_step, None), planned.steps(first_step), strict=True)
     trainer = DrafterTrainer(step, optimizer, steps, meeting, config.guard.non_finite, reports)
     return Built(
@@ -221,10 +221,10 @@ def dealt_steps(config: Config, planned: Planned, built: Built, first_step: int,
     """What this rank trains, from the run's step `first_step` on."""
     if ranks.n_ranks == 1:
         return planned.steps(first_step)
-    shape, block_size = built.target.drafter_shape, config.drafter.block_size
-    taps = shape.target_layer_ids
-    costs = counted_costs(built.target.model.shape, taps[-1] + 1, shape.n_layers, len(taps), block_size)
-    return planned.rank_steps(first_step, Deal(config.align, ranks.rank, ranks.n_ranks, costs, block_size))
+    costs = counted(config, built.target.model.shape)
+    return planned.rank_steps(
+        first_step, Deal(config.align, ranks.rank, ranks.n_ranks, costs, config.drafter.block_size)
+    )
 
 
 def counters_of(folder: Path) -> tuple[Counters, int]:

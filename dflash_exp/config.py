@@ -221,6 +221,16 @@ def _jsonable(value: Any) -> Any:
     return [_jsonable(item) for item in value] if isinstance(value, list | tuple) else value
 
 
+def leaves(values: object, prefix: str = "") -> dict[str, object]:
+    """What a plain configuration holds, by dotted key."""
+    if not isinstance(values, dict) or not values:
+        return {prefix: values}
+    flat: dict[str, object] = {}
+    for key, value in values.items():
+        flat |= leaves(value, f"{prefix}.{key}" if prefix else str(key))
+    return flat
+
+
 def within_identity(key: str) -> bool:
     """Whether a dotted key says what a run computes. Of `pipeline` only the threads do: they decide the last bit."""
     group = key.partition(".")[0]

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from dflash_exp.plan.cost import StageCosts, Work, batch_work, fit_costs, in_steps, joined
+from dflash_exp.plan.cost import StageCosts, Work, fit_costs, in_steps, joined, plan_work
 from dflash_exp.plan.epoch import EpochPlan, Planner
 from dflash_exp.plan.run_length import EpochSteps
 from dflash_exp.run_directory import planned_there
@@ -65,6 +65,4 @@ def steps_work(planner: Planner, epochs: list[EpochSteps], block_size: int, n_st
 
 def epoch_work(plan: EpochPlan, block_size: int) -> Work:
     """The work of each of an epoch's steps."""
-    lengths, anchors = plan.sequences.lengths, plan.sequences.anchors
-    assert anchors is not None, "a run's plan counts anchors"
-    return in_steps(batch_work(plan.batches, lengths, anchors, block_size), plan.drawn, plan.bounds)
+    return in_steps(plan_work(plan, block_size), plan.drawn, plan.bounds)

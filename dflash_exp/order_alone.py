@@ -5,11 +5,10 @@ weights and probe follow from the configuration, which may differ in the strateg
 (a second or two a job for 5,800 conversations) and compared epoch by epoch, by their hashes.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from dflash_exp.config import Config, Partial, plain, within_identity
+from dflash_exp.config import Config, Partial, leaves, plain, within_identity
 from dflash_exp.planning import Planned, plan_run
 
 
@@ -58,7 +57,7 @@ def trained_on(planned: Planned) -> Trained:
 
 def check_settings(first: Arm, other: Arm) -> None:
     """ValueError, naming what differs, unless two arms differ in the strategy and its seed alone."""
-    one, two = _flat(plain(first.config)), _flat(plain(other.config))
+    one, two = leaves(plain(first.config)), leaves(plain(other.config))
     odd = [key for key in sorted(one.keys() | two.keys()) if one.get(key) != two.get(key) and not _may_differ(key)]
     if odd:
         shown = ", ".join(f"{key} ({one.get(key)} and {two.get(key)})" for key in odd[:3])
@@ -91,11 +90,3 @@ def check_whole(trained: Iterable[Trained], partial: set[Partial]) -> str | None
 
 def _may_differ(key: str) -> bool:
     return key.startswith("interleave.") or key == "seeds.order" or not within_identity(key)
-
-
-def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Leaves by dotted key."""
-    flat: dict[str, Any] = {}
-    for key, value in values.items():
-        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
-    return flat

@@ -21,7 +21,7 @@ from dflash_exp.messages import BatchPlan
 from dflash_exp.optim import lr_scale
 from dflash_exp.pipeline.drafter_train import StepSetting
 from dflash_exp.plan.align import Align
-from dflash_exp.plan.cost import StageCosts, batch_costs, slower_stage
+from dflash_exp.plan.cost import StageCosts, plan_work, slower_stage, stage_costs
 from dflash_exp.plan.diagnosis import diagnose, diagnose_order
 from dflash_exp.plan.epoch import EpochPlan, Planner, PlanSettings, draw_order
 from dflash_exp.plan.run_length import EpochSteps, RunLength, resolve_length
@@ -44,10 +44,7 @@ class Deal:
 
     def cost(self, epoch: EpochPlan) -> np.ndarray:
         """Each batch's in the slower stage, float64 [N] in the order of training."""
-        sequences = epoch.sequences
-        assert sequences.anchors is not None, "a plan of data counts anchors"
-        target, drafter = batch_costs(epoch.batches, sequences.lengths, sequences.anchors, self.block_size, self.costs)
-        return slower_stage(target, drafter)[epoch.drawn]
+        return slower_stage(*stage_costs(plan_work(epoch, self.block_size), self.costs))[epoch.drawn]
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from dflash_exp.optim import Muon
 from dflash_exp.peaks import mfu, peak_flop_per_s
 from dflash_exp.pipeline.line import Overlapped
 from dflash_exp.plan.align import sync_efficiency
-from dflash_exp.plan.cost import StageCosts, Work, batch_work, counted_costs, slower_stage, stage_costs
+from dflash_exp.plan.cost import StageCosts, Work, counted_costs, plan_work, slower_stage, stage_costs
 from dflash_exp.plan.diagnosis import BatchCosts, cost_per_batch
 from dflash_exp.plan.epoch import EpochPlan, Planner
 from dflash_exp.plan.memory import Models, UnderWay, peak_memory
@@ -43,7 +43,7 @@ def price(config: Config, first: EpochPlan, run_tokens: int, measured: Measured 
     bottleneck is the stage that takes most of the device's time, and the line at best as long as both together. With
     `topology.target_devices` the bottleneck is the slower of two, the target's cost shared out over its devices.
     """
-    shape, work = known_shape(config.target), _work(config, first)
+    shape, work = known_shape(config.target), plan_work(first, config.drafter.block_size)
     hours = _hours(config, first, run_tokens, work, measured)
     costs, unit, basis = _costs(config, shape, measured)
     if costs is None:
@@ -69,17 +69,8 @@ def trained_mfu(
     shape = known_shape(config.target)
     if shape is None or peak_flop_per_s(device_name) is None or not steps:
         return None
-    costs, _, _ = _costs(config, shape, None)
-    assert costs is not None, "sizes that are known can be counted"
-    target, drafter = stage_costs(steps_work(*plan, config.drafter.block_size, steps.stop), costs)
+    target, drafter = stage_costs(steps_work(*plan, config.drafter.block_size, steps.stop), counted(config, shape))
     return mfu(float((target + drafter)[steps.start : steps.stop].sum()), device_s, device_name)
-
-
-def _work(config: Config, first: EpochPlan) -> Work:
-    """Of each batch, in canonical order."""
-    anchors = first.sequences.anchors
-    assert anchors is not None, "a plan of data counts anchors"
-    return batch_work(first.batches, first.sequences.lengths, anchors, config.drafter.block_size)
 
 
 def _costs(config: Config, shape: TargetShape | None, measured: Measured | None) -> tuple[StageCosts | None, str, str]:
@@ -88,9 +79,13 @@ def _costs(config: Config, shape: TargetShape | None, measured: Measured | None)
         return measured.costs, "s", measured.basis
     if shape is None:
         return None, "FLOP", COUNTED
+    return counted(config, shape), "FLOP", COUNTED
+
+
+def counted(config: Config, shape: TargetShape) -> StageCosts:
+    """The coefficients in FLOP, for a target of these sizes."""
     drafter, taps = config.drafter, tapped_layers(config.drafter, shape.n_layers)
-    counted = counted_costs(shape, taps[-1] + 1, drafter.n_layers, len(taps), drafter.block_size)
-    return counted, "FLOP", COUNTED
+    return counted_costs(shape, taps[-1] + 1, drafter.n_layers, len(taps), drafter.block_size)
 
 
 def _memory(config: Config, shape: TargetShape, work: Work, n_sequences: np.ndarray) -> dict[str, int]:

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 import yaml
 
-from dflash_exp.config import within_identity
+from dflash_exp.config import leaves, within_identity
 from dflash_exp.durable import write_whole
 from dflash_exp.plan.epoch import plan_difference
 
@@ -152,8 +152,8 @@ def locked(run_dir: Path, say: Callable[[str], None]) -> Iterator[None]:
 
 def check_same_run(run_dir: Path, config: Mapping[str, object], plan: Mapping[str, object]) -> None:
     """ValueError, naming what differs, unless the run that was begun there is the one that is wanted."""
-    begun = _flat(_configuration_there(run_dir))
-    wanted = _flat(config)
+    begun = leaves(_configuration_there(run_dir))
+    wanted = leaves(config)
     odd = [key for key in sorted(begun.keys() | wanted.keys()) if begun.get(key) != wanted.get(key)]
     odd = [key for key in odd if within_identity(key)]
     mend = "say the same configuration to resume, or another run_dir"
@@ -199,16 +199,6 @@ def check_same_inputs(run_dir: Path, inputs: Mapping[str, str]) -> None:
                 f"run_dir must hold a run on the same inputs, {run_dir} differs in {key}: these tokens or weights "
                 "changed since it was begun; take those of then, or another run_dir"
             )
-
-
-def _flat(values: object, prefix: str = "") -> dict[str, object]:
-    """Leaves by dotted key."""
-    if not isinstance(values, dict) or not values:
-        return {prefix: values}
-    flat: dict[str, object] = {}
-    for key, value in values.items():
-        flat |= _flat(value, f"{prefix}.{key}" if prefix else str(key))
-    return flat
 
 
 def write_json(path: Path, value: object) -> None:

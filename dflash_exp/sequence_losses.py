@@ -13,7 +13,6 @@ import time
 from collections.abc import Mapping
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from safetensors import SafetensorError
@@ -22,7 +21,7 @@ from safetensors.numpy import load_file, save
 from dflash_exp import door
 from dflash_exp.checkpoint import CHECKSUMS, damage_of
 from dflash_exp.composition import SequenceLosses
-from dflash_exp.config import Config, plain
+from dflash_exp.config import Config, leaves, plain
 from dflash_exp.console import LastingConsole
 from dflash_exp.data.store import Conversations, read_split
 from dflash_exp.durable import write_whole
@@ -102,18 +101,13 @@ def same_conversations(config: Config, run_config: Config, run_dir: Path, inputs
 
 def check_same_blocks(config: Config, run_config: Config, run_dir: Path) -> None:
     """ValueError, naming what differs, unless the plan trains the run's blocks with the run's weights."""
-    here, there = _flat(config), _flat(run_config)
+    here, there = leaves(plain(config)), leaves(plain(run_config))
     for key in SAME:
         if here[key] != there[key]:
             raise ValueError(
                 f"plan.loss_from must be a run with the plan's {key}: {there[key]} in {run_dir}, {here[key]} here; "
                 f"say {key}={there[key]}"
             )
-
-
-def _flat(config: Config) -> dict[str, Any]:
-    values = plain(config)
-    return {key: values[key.partition(".")[0]][key.partition(".")[2]] for key in SAME}
 
 
 def _train_split(config: Config) -> Conversations:

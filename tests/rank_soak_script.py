@@ -20,7 +20,7 @@ from dflash_exp.drafter.gradient import FlatGradient
 from dflash_exp.drafter.loss import BatchSums
 from dflash_exp.messages import BatchPlan, LossSums, StepResult, StepTiming, TargetFeatures, TokenBatch
 from dflash_exp.pipeline.line import Overlapped, run_overlapped
-from dflash_exp.pipeline.meeting import Meeting, OwnBatch, Place, checksum_of, room
+from dflash_exp.pipeline.meeting import Meeting, OwnBatch, checksum_of, room
 from dflash_exp.pipeline.stages import Stages, Threads
 from dflash_exp.plan.align import Lpt
 from dflash_exp.ranks import Alone, Group, Ranks
@@ -42,7 +42,7 @@ class Miniature:
         self.ranks, self.rng = ranks, rng
         self.weight = nn.Parameter(torch.ones(3, dtype=torch.float64))
         self.sums = FlatGradient([self.weight], room(3, ranks.n_ranks))
-        self.meeting = Meeting(self.sums, Place(ranks.rank, ranks.n_ranks, ranks.add_up), 3)
+        self.meeting = Meeting(self.sums, ranks, 3)
         self.own: dict[int, OwnBatch] = {}
         self.trained: list[int] = []
         self.step = 0

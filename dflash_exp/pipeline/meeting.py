@@ -7,8 +7,9 @@ does not depend on how many ranks there are. A float of twice the precision goes
 
 # N batches of a full step, R ranks, C columns
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -17,8 +18,6 @@ from dflash_exp.drafter.gradient import FlatGradient
 from dflash_exp.drafter.loss import BatchSums
 from dflash_exp.messages import LossSums
 
-AddUp = Callable[[Tensor], None]
-"""Replaces a tensor by its sum over all ranks, which all call it at the same point."""
 COLUMNS = 10
 """loss, correct, accepted | weight in two parts, slots, anchors, tokens, padded tokens, 1."""
 LARGEST = 2**24
@@ -53,16 +52,14 @@ class Told:
     """Some rank was asked to stop."""
 
 
-@dataclass(frozen=True)
-class Place:
-    """Which rank of how many this is, and how it adds up; one rank has nothing to add."""
+class Place(Protocol):
+    """What the meeting asks of the ranks."""
 
-    rank: int
-    n_ranks: int
-    add_up: AddUp
-
-
-ALONE = Place(0, 1, lambda _: None)
+    @property
+    def rank(self) -> int: ...
+    def add_up(self, flat: Tensor) -> None:
+        """Replace a tensor by its sum over all ranks, which all call it at the same point."""
+        ...
 
 
 def room(n_batches: int, n_ranks: int) -> int:

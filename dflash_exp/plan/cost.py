@@ -21,6 +21,7 @@ from typing import Protocol
 import numpy as np
 
 from dflash_exp.plan.batches import Batches
+from dflash_exp.plan.epoch import EpochPlan
 
 
 @dataclass(frozen=True)
@@ -74,6 +75,13 @@ def batch_work(batches: Batches, lengths: np.ndarray, anchors: np.ndarray, block
         anchor_tokens=batches.sums(anchors * wide),
         tokens=batches.sums(lengths),
     )
+
+
+def plan_work(plan: EpochPlan, block_size: int) -> Work:
+    """Each batch's work in canonical order, of an epoch whose plan counts anchors, as that of data does."""
+    sequences = plan.sequences
+    assert sequences.anchors is not None, "a plan of data counts anchors"
+    return batch_work(plan.batches, sequences.lengths, sequences.anchors, block_size)
 
 
 def stage_costs(work: Work, costs: StageCosts) -> tuple[np.ndarray, np.ndarray]:

@@ -179,9 +179,16 @@ class Planner:
         self.settings = settings
         self.edges = settings.buckets.upper_bounds(sequences.lengths)
         self._bucket = assign(sequences.lengths, self.edges)
+        self._last: EpochPlan | None = None
 
     def epoch(self, epoch: int) -> EpochPlan:
-        """Epoch `epoch`, from 0."""
+        """Epoch `epoch`, from 0; the last one asked for is at hand."""
+        last = self._last
+        if last is None or last.epoch != epoch:
+            last = self._last = self._planned(epoch)
+        return last
+
+    def _planned(self, epoch: int) -> EpochPlan:
         settings = self.settings
         composed_in = 0 if settings.batches.frozen else epoch
         rng = named_rng("composition", settings.seeds.data, composed_in)

@@ -12,7 +12,8 @@ from dflash_exp.drafter.loss import BatchSums, LossConfig, Reduction
 from dflash_exp.drafter.step import DrafterStep, StepOutcome
 from dflash_exp.messages import BatchPlan, LossSums, NonFinite, StepResult, TargetFeatures, TokenBatch, total
 from dflash_exp.pipeline.drafter_train import DrafterTrainer, PlannedStep, Reports, StepSetting
-from dflash_exp.pipeline.meeting import ALONE, Meeting, room
+from dflash_exp.pipeline.meeting import Meeting, room
+from dflash_exp.ranks import Alone
 from tests.tiny_drafter import drafter_of
 
 
@@ -78,7 +79,7 @@ def trainer_of(
 ) -> DrafterTrainer:
     told = told or Told()
     reports = Reports(told.trained.append, told.skipped.append, lambda: told.stop)
-    meeting = Meeting(step.sums, ALONE, n_batches=3)
+    meeting = Meeting(step.sums, Alone(), n_batches=3)
     return DrafterTrainer(step, schedule or FakeSchedule(), iter(steps), meeting, non_finite, reports)
 
 

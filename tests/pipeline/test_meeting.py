@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Set
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from threading import Barrier, Thread
 
 import pytest
@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from dflash_exp.drafter.gradient import FlatGradient
 from dflash_exp.drafter.loss import BatchSums
 from dflash_exp.messages import LossSums
-from dflash_exp.pipeline.meeting import ALONE, Meeting, OwnBatch, Place, Told, checksum_of, room
+from dflash_exp.pipeline.meeting import Meeting, OwnBatch, Told, checksum_of, room
+from dflash_exp.ranks import Alone
 
 WEIGHT = 116.06978661478331
 """More digits than fp32 has."""
@@ -26,14 +27,20 @@ class Table:
         self.brought: list[Tensor | None] = [None] * n_ranks
         self.barrier = Barrier(n_ranks)
 
-    def place(self, rank: int) -> Place:
-        def add_up(flat: Tensor) -> None:
-            self.brought[rank] = flat.clone()
-            self.barrier.wait(timeout=20)
-            flat.copy_(torch.stack([one for one in self.brought if one is not None]).sum(0))
-            self.barrier.wait(timeout=20)
+    def place(self, rank: int) -> "Seat":
+        return Seat(self, rank)
 
-        return Place(rank, self.n_ranks, add_up)
+
+@dataclass(frozen=True)
+class Seat:
+    table: Table
+    rank: int
+
+    def add_up(self, flat: Tensor) -> None:
+        self.table.brought[self.rank] = flat.clone()
+        self.table.barrier.wait(timeout=20)
+        flat.copy_(torch.stack([one for one in self.table.brought if one is not None]).sum(0))
+        self.table.barrier.wait(timeout=20)
 
 
 def gradient(n_batches: int, n_ranks: int, dtype: torch.dtype = torch.float32) -> FlatGradient:
@@ -130,7 +137,7 @@ def test_a_checksum_changes_with_the_last_bit_of_any_parameter() -> None:
 
 
 def test_a_loss_that_is_no_number_stays_in_its_own_row() -> None:
-    meeting = Meeting(gradient(2, 1), ALONE, 2)
+    meeting = Meeting(gradient(2, 1), Alone(), 2)
     bad = OwnBatch(BatchSums(torch.tensor(math.nan), torch.tensor(0), torch.tensor(0), 1.0, 1, 1), 5, 6)
     told = meeting.hold({0: bad, 1: own(2)}, 2, False)
     assert math.isnan(told.batches[0].sums.loss) and told.batches[1].sums.loss == float(torch.tensor(2.2))
