@@ -8,7 +8,7 @@ Of Hydra 1.3 this uses the loader beneath `hydra.main`, which `hydra.main` would
 
 import argparse
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -29,12 +29,14 @@ from omegaconf.errors import OmegaConfBaseException
 
 from dflash_exp.analysis import Analysis
 from dflash_exp.config import Config, identity
-from dflash_exp.door import checked, checked_analysis, load
-from dflash_exp.options import conf_directory
+from dflash_exp.door import checked, checked_analysis, checked_launcher, load
+from dflash_exp.launch.launchers import InTurn, Launcher
+from dflash_exp.options import conf_directory, own_directory
 from dflash_exp.suggest import ConfigError, one_line, parsed, unknown_key, unknown_option
 from dflash_exp.sweep_directory import names
 
 CONFIG_NAME = "config"
+IN_TURN = InTurn(stop_at_failure=False)
 LENGTHS = ("epochs", "steps", "tokens")
 OF_NO_RUN = ("hydra", "analysis")
 """Top-level keys that are not a run's."""
@@ -50,6 +52,8 @@ class Job:
     in_sweep: bool
     analysis: Analysis | None = None
     """What its sweep will be judged by."""
+    launcher: Launcher = IN_TURN
+    """Where it is to run."""
 
     @property
     def speed_from(self) -> Config | None:
@@ -88,6 +92,8 @@ def _hydra(config_dir: str | None) -> Hydra:
     search_path = create_config_search_path(str(conf_directory()))
     last = SearchPathQuery(provider="schema")
     search_path.prepend("sweeps", f"file://{conf_directory().parent}", last)
+    if own_directory().is_dir():
+        search_path.prepend("own", f"file://{own_directory()}", last)
     if config_dir is not None:
         if not Path(config_dir).is_dir():
             raise ConfigError(f"--config-dir must be a directory, got {config_dir}; give one that holds your groups")
@@ -140,7 +146,8 @@ def _loaded(loader: ConfigLoader, overrides: list[str], mode: RunMode) -> DictCo
 def _job(composed: DictConfig) -> Job:
     settled = OmegaConf.masked_copy(composed, [str(key) for key in composed if key not in OF_NO_RUN])
     typed = [str(override) for override in OmegaConf.to_container(composed.hydra.overrides.task, resolve=False) or []]
-    return Job(checked(_with_the_length_typed(settled, typed)), typed, in_sweep=False)
+    config = checked(_with_the_length_typed(settled, typed))
+    return Job(config, typed, in_sweep=False, launcher=checked_launcher(_plain(composed.hydra.launcher)))
 
 
 def _with_the_length_typed(settled: DictConfig, typed: list[str]) -> DictConfig:
@@ -160,17 +167,36 @@ def _sweep(loader: ConfigLoader, master: DictConfig) -> list[Job]:
     Numbered as Hydra has them; in the order in which they run: seed by seed, so that a part of the sweep is balanced.
     """
     block = master.get("analysis")
-    analysis = None if block is None else checked_analysis(OmegaConf.to_container(block, resolve=True))
+    analysis = None if block is None else checked_analysis(_plain(block))
     params = [f"{key}={value}" for key, value in (master.hydra.sweeper.params or {}).items()]
     parser = OverridesParser.create(config_loader=loader)
     overrides = parser.parse_overrides([*params, *master.hydra.overrides.task])
     (combinations,) = BasicSweeper.split_arguments(overrides, max_batch_size=None)
-    jobs = [_job(loader.load_sweep_config(master, combination)) for combination in combinations]
+    jobs = [_job_of_sweep(loader, master, combinations, number) for number in range(len(combinations))]
     sweep_dir = Path(master.hydra.sweep.dir)
     found = names(sweep_dir, [(identity(job.config), job.overrides) for job in jobs])
     placed = [_placed(job, sweep_dir / name, analysis) for job, name in zip(jobs, found, strict=True)]
     seeds = list(dict.fromkeys(job.config.seed for job in placed))
     return sorted(placed, key=lambda job: seeds.index(job.config.seed))
+
+
+def _job_of_sweep(loader: ConfigLoader, master: DictConfig, combinations: list[list[str]], number: int) -> Job:
+    """Raises ConfigError, which says which job it is."""
+    try:
+        return _job(loader.load_sweep_config(master, combinations[number]))
+    except ConfigError as error:
+        which = f"job {number + 1} of {len(combinations)}: {told_apart(combinations)[number]}"
+        raise ConfigError(f"{error} ({which})") from error
+
+
+def told_apart(combinations: Sequence[Sequence[str]]) -> list[str]:
+    """Of each the overrides that not all of them have, all of a single one, in a line."""
+    shared = set.intersection(*(set(overrides) for overrides in combinations)) if len(combinations) > 1 else set()
+    return [" ".join(typed for typed in overrides if typed not in shared) for overrides in combinations]
+
+
+def _plain(node: Any) -> Any:
+    return OmegaConf.to_container(node, resolve=True)
 
 
 def _placed(job: Job, run_dir: Path, analysis: Analysis | None) -> Job:
@@ -181,7 +207,8 @@ def _placed(job: Job, run_dir: Path, analysis: Analysis | None) -> Job:
         )
     telemetry = job.config.telemetry
     grouped = replace(telemetry, wandb=replace(telemetry.wandb, group=telemetry.wandb.group or run_dir.parent.name))
-    return Job(replace(job.config, run_dir=str(run_dir), telemetry=grouped), job.overrides, True, analysis)
+    config = replace(job.config, run_dir=str(run_dir), telemetry=grouped)
+    return replace(job, config=config, in_sweep=True, analysis=analysis)
 
 
 @contextmanager

@@ -5,6 +5,7 @@ it computes beyond the order in which floats are added.
 """
 
 import os
+import platform
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -85,6 +86,19 @@ def rank_devices(topology: Topology, rank: int) -> RankDevices:
     beside = [first + 1 + i for i in range(topology.target_devices)] or [first]
     targets = [torch.device("cuda", beside[i % len(beside)]) for i in range(topology.target_workers)]
     return RankDevices(torch.device("cuda", first), targets)
+
+
+def whereabouts(topology: Topology, rank: int, device: str) -> dict[str, object]:
+    """Where a rank runs, as environment.json says it: host, Slurm's node, the target's device, its share of the GPUs
+    that this job may see, by their ids."""
+    visible = [gpu for gpu in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if gpu]
+    share, place = len(visible) // topology.ranks_per_node, rank % topology.ranks_per_node
+    return {
+        "host": platform.node(),
+        "node": os.environ.get("SLURMD_NODENAME"),
+        "device": device,
+        "gpus": visible[share * place : share * (place + 1)],
+    }
 
 
 def check_topology(topology: Topology, batches_per_step: int, *, overlapped: bool) -> None:

@@ -20,7 +20,11 @@ from yaml import YAMLError
 
 from dflash_exp.analysis import Analysis
 from dflash_exp.config import GROUPS, Config, plain
+from dflash_exp.launch.launchers import InTurn, Launcher
 from dflash_exp.suggest import ConfigError, did_you_mean, one_line, unknown_key
+
+BASIC_LAUNCHER = "hydra._internal.core_plugins.basic_launcher.BasicLauncher"
+"""Hydra's own, where no option is chosen."""
 
 
 def checked(composed: DictConfig | Mapping[str, Any]) -> Config:
@@ -37,6 +41,21 @@ def checked(composed: DictConfig | Mapping[str, Any]) -> Config:
 def checked_analysis(values: Any) -> Analysis:
     """A sweep's block `analysis`, every key, type and range checked; raises ConfigError."""
     return _settled({"analysis": values}, make_dataclass("Sweep", [("analysis", Analysis)])).analysis
+
+
+def checked_launcher(values: Any) -> Launcher:
+    """What `hydra/launcher` has chosen, every key, type and range checked; raises ConfigError."""
+    named = values.get("_target_") if isinstance(values, Mapping) else None
+    if named == BASIC_LAUNCHER:
+        return InTurn(stop_at_failure=False)
+    kind = {f"{kind.__module__}.{kind.__qualname__}": kind for kind in get_args(Launcher)}.get(str(named))
+    if kind is None:
+        raise ConfigError(
+            f"hydra/launcher must be basic, debug, local or one of slurm's, got {named}; others know nothing of runs"
+        )
+    section = make_dataclass("Section", [("launcher", kind)])
+    given = {key: value for key, value in values.items() if key != "_target_"}
+    return _settled({"hydra": {"launcher": given}}, make_dataclass("Hydra", [("hydra", section)])).hydra.launcher
 
 
 def _settled(values: dict[str, Any], schema_class: type) -> Any:
@@ -178,6 +197,8 @@ def _described(hint: Any) -> str:
         return " or ".join(_described(part) for part in get_args(hint))
     if get_origin(hint) is list:
         return f"a list, each item {_described(get_args(hint)[0])}"
+    if get_origin(hint) is dict:
+        return f"a section, each value {_described(get_args(hint)[1])}"
     if is_dataclass(hint):
         return "a section with the keys " + ", ".join(field.name for field in fields(hint))
     if issubclass(hint, Enum):

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 FINGERPRINT_VALUES = 4096
+WEIGHTS = "model.safetensors"
 EMBEDDED = "embedded"
 EMBEDDED_FILES = Path(__file__).parent / "embedded" / "files"
 
@@ -96,6 +97,43 @@ def known_shape(config: TargetConfig) -> TargetShape | None:
         if is_local or not isinstance(error.__cause__, OSError):
             raise
         return None
+
+
+def check_readable(config: TargetConfig) -> None:
+    """ValueError, one line, unless settings and every file of weights are on a disk of this machine."""
+    config = located(config)
+    try:
+        settings = read_settings(config, local_only=True)
+        absent = next((name for name in _weight_files(config.path) if _on_disk(config.path, name) is None), None)
+    except ValueError as error:
+        if is_directory(config) or not isinstance(error.__cause__, OSError):
+            raise
+        settings, absent = None, "config.json"
+    if settings is None or absent is not None:
+        raise ValueError(
+            f"target.path must be readable without a network, {config.path!r} lacks {absent} here; "
+            f"fetch it first: hf download {config.path}"
+        )
+
+
+def _weight_files(path: str) -> list[str]:
+    """Of a model in safetensors: one file, or the parts that its index names."""
+    index = _on_disk(path, f"{WEIGHTS}.index.json")
+    if index is None:
+        return [WEIGHTS]
+    return sorted(set(json.loads(Path(index).read_text(encoding="utf-8"))["weight_map"].values()))
+
+
+def _on_disk(path: str, name: str) -> str | None:
+    from transformers.utils import cached_file
+
+    return cached_file(
+        path,
+        name,
+        local_files_only=True,
+        _raise_exceptions_for_missing_entries=False,
+        _raise_exceptions_for_connection_errors=False,
+    )
 
 
 def mask_token_id(tokenizer: PreTrainedTokenizerBase, vocab_size: int) -> int:

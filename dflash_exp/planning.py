@@ -100,16 +100,47 @@ class Planned:
         return (len(self.epochs) - 1) * sequences.n_tokens + int(in_last.sum())
 
 
-def plan_run(config: Config) -> Planned:
-    """Lengths -> buckets -> batches -> order -> steps, for the whole run. Raises ValueError for what cannot be."""
+@dataclass(frozen=True)
+class Reading:
+    """What a plan is made from, in the order of the conversations that are used."""
+
+    conversations: Conversations
+    sequences: Sequences
+    supervised: np.ndarray
+    """Supervised tokens of each."""
+
+
+def read_sequences(config: Config) -> Reading:
+    """Raises ValueError for data that cannot be read or used."""
     conversations = read_split(config.data.folder, "train", token_limit(config), config.data.too_long)
     anchors, weights = _expectations(config, conversations)
     sequences = Sequences(conversations.lengths[conversations.rows], conversations.rows, weights, anchors)
-    settings = PlanSettings(config.buckets, config.batches, config.interleave, config.batches_per_step, config.seeds)
-    planner = Planner(sequences, settings)
-    epochs = resolve_length(RunLength(config.epochs, config.steps, config.tokens), planner.epoch)
     supervised = np.array([conversations.supervised(row).sum() for row in conversations.rows])
-    return Planned(conversations, planner, epochs, step_settings(planner, epochs, supervised))
+    return Reading(conversations, sequences, supervised)
+
+
+class Readings:
+    """`read_sequences`, once for all configurations that share data and drafter: .4 s a run of a sweep saved."""
+
+    def __init__(self) -> None:
+        self._held: dict[tuple[object, ...], Reading] = {}
+
+    def __call__(self, config: Config) -> Reading:
+        """As `read_sequences`."""
+        drafter = config.drafter
+        key = (config.data, token_limit(config), drafter.anchors, drafter.block_size, config.loss.gamma)
+        if key not in self._held:
+            self._held[key] = read_sequences(config)
+        return self._held[key]
+
+
+def plan_run(config: Config, read: Callable[[Config], Reading] = read_sequences) -> Planned:
+    """Lengths -> buckets -> batches -> order -> steps, for the whole run. Raises ValueError for what cannot be."""
+    reading = read(config)
+    settings = PlanSettings(config.buckets, config.batches, config.interleave, config.batches_per_step, config.seeds)
+    planner = Planner(reading.sequences, settings)
+    epochs = resolve_length(RunLength(config.epochs, config.steps, config.tokens), planner.epoch)
+    return Planned(reading.conversations, planner, epochs, step_settings(planner, epochs, reading.supervised))
 
 
 def token_limit(config: Config) -> int | None:
@@ -193,7 +224,7 @@ def _shown(config: Config, speed_from: Config | None, losses: SequenceLosses | N
     if config.plan.counts is not None:
         return _counted_plan(config)
     planned = plan_run(config)
-    measured = None if speed_from is None else _measured(Path(config.plan.speed_from or ""), speed_from)
+    measured = None if speed_from is None else measured_speed(Path(config.plan.speed_from or ""), speed_from)
     epoch, document = planned.planner.epoch(0), plan_document(config, planned, measured)
     if losses is None:
         return epoch.order, document, None
@@ -201,7 +232,8 @@ def _shown(config: Config, speed_from: Config | None, losses: SequenceLosses | N
     return epoch.order, document | {"loss_from": loss_figures(curve, losses)}, curve
 
 
-def _measured(run_dir: Path, run: Config) -> Measured:
+def measured_speed(run_dir: Path, run: Config) -> Measured:
+    """What the records of a run with this configuration say of its speed; raises ValueError."""
     planned = plan_run(run)
     return measure(run_dir, planned.planner, planned.epochs, run.drafter.block_size)
 

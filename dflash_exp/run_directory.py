@@ -45,6 +45,10 @@ INPUTS = "inputs.json"
 PLAN_HASHES = ("batches_sha256", "order_sha256", "plan_sha256")
 AFTER_BEGINNING = ("metrics.jsonl", "checkpoints", "result.json")
 """What is not there before config.yaml is."""
+SUBMITTED_ALONE = ({"submitted"}, {"submitted", "logs"})
+"""What a run holds that was asked for and not yet begun."""
+GIT = "git.json"
+"""Beside a copy of the package: the state of the checkout that it was taken from."""
 PUT_BACK = "put back what the run wrote, or take another run_dir"
 
 
@@ -85,7 +89,8 @@ def taken(run_dir: Path) -> bool:
     """Whether something lies here that is no run, or what is left of one whose config.yaml is gone."""
     if not run_dir.is_dir():
         return run_dir.exists()
-    if begun(run_dir) or not any(run_dir.iterdir()):
+    there = {path.name for path in run_dir.iterdir()}
+    if begun(run_dir) or not there or there in SUBMITTED_ALONE:
         return False
     return not (run_dir / ".lock").exists() or any((run_dir / name).exists() for name in AFTER_BEGINNING)
 
@@ -142,6 +147,9 @@ def locked(run_dir: Path, say: Callable[[str], None]) -> Iterator[None]:
             ) from error
         except OSError as error:  # a file system without locks
             say(f"{run_dir} cannot be locked ({error}): see that no other process trains in it")
+        file.truncate(0)
+        file.write(f"{platform.node()} {os.getpid()}\n")
+        file.flush()
         try:
             yield
         finally:
@@ -208,17 +216,25 @@ def write_json(path: Path, value: object) -> None:
 
 def environment(seeds: Mapping[str, int], threads: Mapping[str, int | None]) -> dict[str, object]:
     """Where and with what the run is made; no environment variables, so no keys."""
+    intra_op, inter_op = torch.get_num_threads(), torch.get_num_interop_threads()
+    return {
+        **surroundings(),
+        "threads": {"intra_op": intra_op, "inter_op": inter_op, **threads},
+        "seeds": dict(seeds),
+    }
+
+
+def surroundings() -> dict[str, object]:
+    """Of this process, whatever it trains."""
     return {
         "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
-        "git": _git_state(),
+        "git": git_state(),
         "packages": {name: _version(name) for name in PACKAGES},
         "python": platform.python_version(),
         "host": platform.node(),
         "platform": platform.platform(),
         "cpus": os.cpu_count(),
         "devices": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())],
-        "threads": {"intra_op": torch.get_num_threads(), "inter_op": torch.get_num_interop_threads(), **threads},
-        "seeds": dict(seeds),
     }
 
 
@@ -238,9 +254,12 @@ def _version(package: str) -> str | None:
         return None
 
 
-def _git_state() -> dict[str, str] | None:
-    """Revision and uncommitted changes of the checkout that this code runs from; None outside one."""
+def git_state() -> dict[str, str] | None:
+    """Revision and uncommitted changes of the checkout that this code runs from, or was copied from; None outside
+    one."""
     root = Path(__file__).parents[1]
+    if (root / GIT).is_file():
+        return json.loads((root / GIT).read_text(encoding="utf-8"))
     if not (root / ".git").exists():
         return None
     revision = _git(root, "rev-parse", "HEAD")

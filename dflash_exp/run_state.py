@@ -1,21 +1,25 @@
-"""What state a run is in, from its files alone; while it runs, too, and without torch.
+"""What state a run is in, from its files and, where there is one, the queue; while it runs, too, and without torch.
 
-In: a run's directory. Out: `RunState`. A run is at work while a process holds its `.lock`. To ask for that, the lock is
-taken, shared, for some microseconds; a run that begins in just these would find its directory in use.
+In: a run's directory, and what the queue says. Out: `RunState`. A run is at work while a process holds its `.lock`, or
+while the queue says that its job runs: locks need not reach from a node to where one looks. To ask for that, the lock
+is taken, shared, for some microseconds; a run that begins in just these would find its directory in use.
 """
 
 import fcntl
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 import yaml
 
+from dflash_exp.launch.queue import InQueue
+from dflash_exp.submitted import error_of, is_submitted, jobs_of
 from dflash_exp.suggest import ConfigError
 from dflash_exp.sweep_directory import read_sweep
 
-Word = Literal["finished", "running", "stopped", "failed", "missing"]
+Word = Literal["finished", "running", "queued", "stopped", "failed", "missing"]
 LAST_BYTES = 65536
 """Of metrics.jsonl: several records."""
 
@@ -25,7 +29,8 @@ class RunState:
     """One run at one moment."""
 
     word: Word
-    """Stopped: begun, not at its end and at work nowhere, whether on request or killed."""
+    """Queued: its job waits, for the first time or again. Stopped: begun, not at its end and at work nowhere, whether
+    on request or killed."""
     step: int
     """Optimizer steps done."""
     n_steps: int | None
@@ -39,19 +44,33 @@ class RunState:
     """Decoded."""
     error: str | None
     """Its last line, of a run that failed."""
+    job: str | None = None
+    """Its job in the queue, and why it waits or where it runs."""
 
 
 MISSING = RunState("missing", 0, None, None, None, None, None, None)
+NOBODY: Mapping[str, InQueue] = {}
 
 
-def run_state(run_dir: Path) -> RunState:
+def run_state(run_dir: Path, in_queue: Mapping[str, InQueue] = NOBODY) -> RunState:
     """Raises ConfigError where a file of it cannot be read."""
-    works = at_work(run_dir)
+    jobs = [job.job_id for job in jobs_of(run_dir) if job.job_id in in_queue]
+    queued = in_queue[jobs[-1]] if jobs else None
+    job = None if queued is None else f"job {jobs[-1]}, {queued.reason}"
+    word = "running" if at_work(run_dir) else None if queued is None else "queued" if queued.waits else "running"
     if not (run_dir / "config.yaml").is_file():
-        return replace(MISSING, word="running") if works else MISSING
+        error = error_of(run_dir)
+        if word is None and error is not None:
+            return replace(MISSING, word="failed", error=_last_line(error))
+        return replace(MISSING, word=word or "missing", job=job)
+    return _begun(run_dir, word, job)
+
+
+def _begun(run_dir: Path, word: str | None, job: str | None) -> RunState:
+    """Of a run with records; `word` is what is said of it elsewhere than in its result."""
     result, last = _object(run_dir / "result.json"), _last_record(run_dir / "metrics.jsonl")
     ended = {"finished": "finished", "failed": "failed"}.get(result.get("status", ""), "stopped")
-    word = "running" if works else ended
+    word = ended if word is None or ended == "finished" else word
     probes = [fields["probe/loss"] for fields in (last, result.get("final_probe", {})) if "probe/loss" in fields]
     return RunState(
         word=word,  # type: ignore[arg-type]
@@ -62,6 +81,7 @@ def run_state(run_dir: Path) -> RunState:
         probe_loss=next(iter(probes), None),
         tau=_object(run_dir / "evaluation.json").get("tau_pooled"),
         error=_last_line(result.get("error")) if word == "failed" else None,
+        job=job,
     )
 
 
@@ -143,7 +163,7 @@ def find_runs(folder: Path) -> list[Found]:
 
 def _runs_of(folder: Path) -> list[Found] | None:
     """None where the folder itself is neither a run nor a sweep."""
-    if (folder / "config.yaml").is_file() or (folder / ".lock").is_file():
+    if (folder / "config.yaml").is_file() or (folder / ".lock").is_file() or is_submitted(folder):
         return [Found(folder, None)]
     sweep = read_sweep(folder)
     return None if sweep is None else [Found(folder / entry.run_dir, entry.overrides) for entry in sweep.entries]

@@ -4,7 +4,6 @@ In: a checked `Config`, its plan, the ranks. Out: a `Session`, ready to train. W
 the first rank, and what is written to the run directory is written by it.
 """
 
-import platform
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from dflash_exp.building import Built, Outside, build, counters_of, hashes_of_in
 from dflash_exp.checkpoint import newest_whole
 from dflash_exp.config import Config, plain
 from dflash_exp.console import LastingConsole
+from dflash_exp.distributed import whereabouts
 from dflash_exp.durable import remove_unfinished
 from dflash_exp.mirrors import NO_MIRRORS, Mirrors, open_mirrors, run_labels
 from dflash_exp.planning import Planned, plan_document, write_plan
@@ -71,7 +71,7 @@ def open_session(opening: Opening, ranks: Ranks, stop: StopSignals, console: Las
     if folder is not None:
         restore(built, Path(folder))
     where = environment(asdict(config.seeds), asdict(config.pipeline.threads))
-    where["ranks"] = ranks.exchange({"host": platform.node(), "device": str(built.target.model.device)})
+    where["ranks"] = ranks.exchange(whereabouts(config.topology, ranks.rank, str(built.target.model.device)))
     mirrors = together(ranks, lambda: mirrors_of(opening, where, console) if ranks.rank == 0 else NO_MIRRORS)
     first = lead(ranks, lambda: begin(opening, built, where, metrics_bytes))
     if first["restarts"]:

@@ -1,9 +1,8 @@
 """A sweep's directory: which job lies where, and sweep.json, which says what was asked for and how it will be judged.
 
 ```
-sweep.json              group, analysis as it was when the first job began, jobs [{overrides, run_dir}]
-configs/<run>.yaml      every job's configuration, frozen at that moment
-<index>-<identity>/     a job's run directory, which `run_dir` names
+sweep.json              group, analysis as it was when the first job began, jobs [{overrides, run_dir, job_id}]
+<index>-<identity>/     a job's run directory, which `run_dir` names; its `submitted/` was frozen at that moment
 ```
 A job that is known keeps its directory, whatever its index is in the command that asks for it again. sweep.json is
 written last, so that what it names is there. No torch and no Hydra: the verb `status` reads it in milliseconds.
@@ -11,19 +10,15 @@ written last, so that what it names is there. No torch and no Hydra: the verb `s
 
 import json
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dflash_exp.durable import write_whole
 from dflash_exp.suggest import ConfigError
 
-if TYPE_CHECKING:
-    from dflash_exp.config import Config
-
 SWEEP = "sweep.json"
-CONFIGS = "configs"
 
 
 @dataclass(frozen=True)
@@ -34,6 +29,8 @@ class Entry:
     """What the user typed for it."""
     run_dir: str
     """Its directory's name in the sweep's."""
+    job_id: str | None = None
+    """Its last one in a queue, as the queue prints it."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +49,7 @@ def read_sweep(sweep_dir: Path) -> Sweep | None:
         return None
     try:
         held = json.loads(path.read_text(encoding="utf-8"))
-        return Sweep(held["group"], held["analysis"], [Entry(job["overrides"], job["run_dir"]) for job in held["jobs"]])
+        return Sweep(held["group"], held["analysis"], [_entry(job) for job in held["jobs"]])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ConfigError(
             f"{path} must hold group, analysis and jobs, got what cannot be read ({type(error).__name__}: {error}); "
@@ -79,16 +76,6 @@ def names(sweep_dir: Path, jobs: Sequence[tuple[str, list[str]]]) -> list[str]:
     return found
 
 
-def frozen_config(sweep_dir: Path, run_dir: str) -> "Config":
-    """The configuration of a job as it was when it was added; raises ConfigError."""
-    from dflash_exp.door import load  # and with it OmegaConf, which status has no use for
-
-    path = sweep_dir / CONFIGS / f"{run_dir}.yaml"
-    if not path.is_file():
-        raise ConfigError(f"{path} must hold a job's configuration, got no file; put it back as it was")
-    return load(path)
-
-
 def frozen(sweep_dir: Path, there: Sweep | None, analysis: dict[str, Any] | None) -> dict[str, Any] | None:
     """What the sweep will be judged by: what was frozen, else what is wanted. Raises ConfigError where they differ."""
     if there is None or analysis is None or analysis == there.analysis:
@@ -102,15 +89,11 @@ def frozen(sweep_dir: Path, there: Sweep | None, analysis: dict[str, Any] | None
     )
 
 
-def write_sweep(sweep_dir: Path, sweep: Sweep, configs: Mapping[str, str]) -> None:
-    """Write sweep.json, and before it the text of every new job's configuration, given by its directory's name.
-
-    Raises ConfigError where the directory cannot be written.
-    """
+def write_sweep(sweep_dir: Path, sweep: Sweep, freeze: Callable[[], None] = lambda: None) -> None:
+    """Write sweep.json, after `freeze` has written what it names. Raises ConfigError where the directory cannot be."""
     try:
-        (sweep_dir / CONFIGS).mkdir(parents=True, exist_ok=True)
-        for run_dir, text in configs.items():
-            write_whole(sweep_dir / CONFIGS / f"{run_dir}.yaml", text)
+        sweep_dir.mkdir(parents=True, exist_ok=True)
+        freeze()
         write_whole(sweep_dir / SWEEP, json.dumps(_as_json(sweep), indent=1, ensure_ascii=False) + "\n")
     except OSError as error:
         raise ConfigError(
@@ -119,9 +102,20 @@ def write_sweep(sweep_dir: Path, sweep: Sweep, configs: Mapping[str, str]) -> No
         ) from error
 
 
+def note_job_ids(sweep_dir: Path, job_ids: Mapping[str, str]) -> None:
+    """Write the queue's ids into sweep.json, by the names of the jobs' directories; raises ConfigError."""
+    sweep = read_sweep(sweep_dir)
+    if sweep is not None:
+        entries = [replace(entry, job_id=job_ids.get(entry.run_dir, entry.job_id)) for entry in sweep.entries]
+        write_sweep(sweep_dir, replace(sweep, entries=entries))
+
+
 def _as_json(sweep: Sweep) -> dict[str, Any]:
-    jobs = [{"overrides": entry.overrides, "run_dir": entry.run_dir} for entry in sweep.entries]
-    return {"group": sweep.group, "analysis": sweep.analysis, "jobs": jobs}
+    return {"group": sweep.group, "analysis": sweep.analysis, "jobs": [asdict(entry) for entry in sweep.entries]}
+
+
+def _entry(job: Mapping[str, Any]) -> Entry:
+    return Entry(job["overrides"], job["run_dir"], job.get("job_id"))
 
 
 def _index(name: str) -> int:

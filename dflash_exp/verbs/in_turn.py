@@ -28,8 +28,8 @@ def in_turn(jobs: "list[Job]", run: "Callable[[Job], int]", asked_to_stop: Calla
     return next((code for code in (STOPPED, FAILED, WRONG_INPUT) if code in codes), DONE)
 
 
-def trained_in_turn(jobs: "list[Job]", stop: StopSignals) -> int:
-    """Train them one after the other."""
+def trained_here(jobs: "list[Job]", stop: StopSignals) -> int:
+    """Train them on this machine, as their launcher says."""
 
     def train(job: "Job") -> int:
         from dflash_exp.rank import start

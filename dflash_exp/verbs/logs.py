@@ -9,6 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from dflash_exp.run_state import at_work
+from dflash_exp.submitted import is_submitted
 from dflash_exp.suggest import ConfigError, parsed
 from dflash_exp.verbs.verb import DONE, Verb
 
@@ -19,7 +20,7 @@ def logs(arguments: list[str]) -> int:
     """Print what a run's ranks have written."""
     given = parsed(_parser(), arguments, "see dflash-exp logs --help")
     run_dir = Path(given.run)
-    if not (run_dir / "config.yaml").is_file():
+    if not (run_dir / "config.yaml").is_file() and not is_submitted(run_dir):
         raise ConfigError(f"RUN must be a run's directory, got {run_dir}; `dflash-exp status` shows the runs here")
     if given.rank is not None and given.rank < 0:
         raise ConfigError(f"--rank must be >= 0, got {given.rank}; leave it out for all")
@@ -55,7 +56,8 @@ def follow(files: list[Path], runs: Callable[[], bool], pause: Callable[[], None
 
 def _files(run_dir: Path, rank: int | None) -> list[Path]:
     """By number: rank-2.log before rank-10.log."""
-    found = (run_dir / "logs").glob("*.log" if rank is None else f"rank-{rank}.log")
+    patterns = ["*.log", "*.out"] if rank is None else [f"rank-{rank}.log", f"slurm-*-{rank}.out"]
+    found = [path for pattern in patterns for path in (run_dir / "logs").glob(pattern)]
     return sorted(
         found, key=lambda path: [int(part) if part.isdigit() else 0 for part in re.split(r"(\d+)", path.name)]
     )

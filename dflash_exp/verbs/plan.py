@@ -51,11 +51,11 @@ def _in_a_new_folder(jobs: "list[Job]") -> "list[Job]":
 
 def _print_side_by_side(jobs: "list[Job]") -> None:
     """One table of the plans that could be made, each called by those of its overrides that not all of them have."""
+    from dflash_exp.compose import told_apart
     from dflash_exp.console import LastingConsole
     from dflash_exp.summary import print_plans
 
-    shared = set.intersection(*(set(job.overrides) for job in jobs)) if len(jobs) > 1 else set()
-    names = [" ".join(typed for typed in job.overrides if typed not in shared) for job in jobs]
+    names = told_apart([job.overrides for job in jobs])
     made = [(name, Path(job.config.plan.out) / "plan.json") for name, job in zip(names, jobs, strict=True)]
     print_plans(
         LastingConsole(), [(name, json.loads(path.read_text("utf-8"))) for name, path in made if path.is_file()]

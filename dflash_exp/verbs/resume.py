@@ -7,11 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dflash_exp.launch.queue import in_queue
 from dflash_exp.run_state import Found, find_runs, run_state
 from dflash_exp.stop import StopSignals
+from dflash_exp.submitted import is_submitted, jobs_of
 from dflash_exp.suggest import ConfigError, parsed
 from dflash_exp.sweep_directory import read_sweep
-from dflash_exp.verbs.in_turn import trained_in_turn
+from dflash_exp.verbs.in_turn import trained_here
 from dflash_exp.verbs.verb import DONE, Verb
 
 if TYPE_CHECKING:
@@ -23,17 +25,35 @@ def resume(arguments: list[str]) -> int:
     given = parsed(_parser(), arguments, "see dflash-exp resume --help")
     folder = Path(given.dir)
     alone = (folder / "config.yaml").is_file()
-    if not alone and read_sweep(folder) is None:
+    if not alone and not is_submitted(folder) and read_sweep(folder) is None:
         raise ConfigError(f"DIR must be the directory of one run or one sweep, got {folder}; see dflash-exp status")
     runs = find_runs(folder)
     words = {"missing", "stopped"} | ({"failed"} if given.failed or alone else set())
-    states = {run.run_dir: run_state(run.run_dir).word for run in runs}
+    jobs = {run.run_dir: jobs_of(run.run_dir) for run in runs}
+    held = in_queue(job.job_id for queued in jobs.values() for job in queued)
+    states = {run.run_dir: run_state(run.run_dir, held).word for run in runs}
     wanted = [run for run in runs if states[run.run_dir] in words]
     _say(Counter(states.values()), words)
     if not wanted:
         return DONE
+    queued = [] if given.here else [run for run in wanted if jobs[run.run_dir]]
+    here = [run for run in wanted if run not in queued]
+    if queued:
+        _submit_again(queued, folder)
     with StopSignals() as stop:
-        return trained_in_turn([_job(run) for run in wanted], stop)
+        return trained_here([_job(run) for run in here], stop) if here else DONE
+
+
+def _submit_again(runs: list[Found], folder: Path) -> None:
+    """To the queue, as they were submitted last."""
+    from dflash_exp.verbs.submit import hand_over, launcher_of
+
+    launchers = [launcher_of(run.run_dir) for run in runs]
+    while launchers:
+        alike = [run for run, launcher in zip(runs, launchers, strict=True) if launcher == launchers[0]]
+        hand_over({run.run_dir: _job(run).config for run in alike}, launchers[0], folder)
+        runs = [run for run in runs if run not in alike]
+        launchers = [launcher for launcher in launchers if launcher != launchers[0]]
 
 
 def _say(counts: "Counter[str]", wanted: set[str]) -> None:
@@ -51,11 +71,11 @@ def _job(run: Found) -> "Job":
 
     from dflash_exp.compose import Job
     from dflash_exp.door import load
-    from dflash_exp.sweep_directory import frozen_config
+    from dflash_exp.submitted import frozen_config
 
     begun = (run.run_dir / "config.yaml").is_file()
-    config = load(run.run_dir / "config.yaml") if begun else frozen_config(run.run_dir.parent, run.run_dir.name)
-    typed = run.run_dir / "overrides.yaml"
+    config = load(run.run_dir / "config.yaml") if begun else frozen_config(run.run_dir)
+    typed = run.run_dir / ("overrides.yaml" if begun else "submitted/overrides.yaml")
     overrides = run.overrides if run.overrides is not None else yaml.safe_load(typed.read_text(encoding="utf-8"))
     return Job(replace(config, run_dir=str(run.run_dir), force=False), overrides, in_sweep=run.overrides is not None)
 
@@ -64,6 +84,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="dflash-exp resume", add_help=False, allow_abbrev=False)
     parser.add_argument("dir", metavar="DIR", help="a sweep's directory or a run's")
     parser.add_argument("--failed", action="store_true", help="of a sweep, what failed, too")
+    parser.add_argument("--here", action="store_true", help="on this machine, although it was submitted to a queue")
     return parser
 
 

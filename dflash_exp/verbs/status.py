@@ -4,11 +4,13 @@ import argparse
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
+from dflash_exp.launch.queue import InQueue, in_queue
 from dflash_exp.run_state import Found, RunState, find_runs, run_state
+from dflash_exp.submitted import QueuedJob, jobs_of
 from dflash_exp.suggest import ConfigError, parsed
 from dflash_exp.verbs.verb import DONE, Verb
 
@@ -21,40 +23,48 @@ def status(arguments: list[str]) -> int:
     folder = Path(given.dir)
     if given.watch:
         with suppress(KeyboardInterrupt):
-            watch(folder, lambda: time.sleep(PAUSE_S))
+            watch(folder, lambda: time.sleep(PAUSE_S), lambda counts: set(counts) == {"finished"})
     else:
         print(shown(folder)[0])
     return DONE
 
 
-def watch(folder: Path, pause: Callable[[], None]) -> None:
-    """Show it again and again, in place on a terminal, until all are finished."""
+def watch(folder: Path, pause: Callable[[], None], ends: "Callable[[Counter[str]], bool]") -> "Counter[str]":
+    """Show it again and again, in place on a terminal, until the counts of states say that it ends."""
     while True:
-        text, all_finished = shown(folder)
+        text, counts = shown(folder)
         print(f"\033[H\033[2J{text}" if sys.stdout.isatty() else f"{text}\n", flush=True)
-        if all_finished:
-            return
+        if ends(counts):
+            return counts
         pause()
 
 
-def shown(folder: Path) -> tuple[str, bool]:
-    """A line for each run and one that counts them; whether all are finished. Raises ConfigError for no runs."""
+def shown(folder: Path) -> "tuple[str, Counter[str]]":
+    """A line for each run and one that counts them; the counts. Raises ConfigError for no runs."""
     runs = find_runs(folder)
-    rows = [(_name(run, folder), *_state(run.run_dir)) for run in runs]
+    held = in_queue(job.job_id for run in runs for job in _jobs(run.run_dir))
+    rows = [(_name(run, folder), *_state(run.run_dir, held)) for run in runs]
     width = max(len(name) for name, _, _ in rows)
     lines = [f"{word:<10}{name:<{width}}  {detail}".rstrip() for name, word, detail in rows]
     counts = Counter(word for _, word, _ in rows)
     lines.append(f"{len(rows)} runs: " + ", ".join(f"{n} {word}" for word, n in counts.most_common()))
-    return "\n".join(lines), set(counts) == {"finished"}
+    return "\n".join(lines), counts
 
 
 def _name(run: Found, folder: Path) -> str:
     return str(folder) if run.run_dir == folder else run.run_dir.relative_to(folder).as_posix()
 
 
-def _state(run_dir: Path) -> tuple[str, str]:
+def _jobs(run_dir: Path) -> list[QueuedJob]:
     try:
-        state = run_state(run_dir)
+        return jobs_of(run_dir)
+    except ConfigError:  # its row says so
+        return []
+
+
+def _state(run_dir: Path, held: Mapping[str, InQueue]) -> tuple[str, str]:
+    try:
+        state = run_state(run_dir, held)
     except ConfigError as error:
         return "unreadable", str(error)
     return state.word, _detail(state)
@@ -66,10 +76,13 @@ def _detail(state: RunState) -> str:
         figures = {"probe loss": state.probe_loss, "τ": state.tau}
         said = [f"{name} {figure:.3f}" for name, figure in figures.items() if figure is not None]
         return ", ".join([f"{state.n_steps} steps", *said])
+    if state.word == "queued":
+        begun = [f"at {of_all}"] if state.step else []
+        return ", ".join([*begun, *([] if state.job is None else [state.job])])
     if state.word == "running":
         left = [] if state.eta_s is None else [f"{_duration(state.eta_s)} left"]
         speed = [] if state.tokens_per_s is None else [f"{state.tokens_per_s:,.0f} tokens/s"]
-        return ", ".join([of_all, *left, *speed])
+        return ", ".join([of_all, *left, *speed, *([] if state.job is None else [state.job])])
     if state.word == "failed":
         return f"after {of_all}: {state.error}"
     return f"at {of_all}" if state.word == "stopped" else ""

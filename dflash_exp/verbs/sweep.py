@@ -2,7 +2,8 @@
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,33 +12,59 @@ from dflash_exp.suggest import ConfigError
 if TYPE_CHECKING:
     from dflash_exp.compose import Job
     from dflash_exp.config import Config
-    from dflash_exp.sweep_directory import Entry
+    from dflash_exp.sweep_directory import Entry, Sweep
+
+
+@dataclass(frozen=True)
+class Begun:
+    """A sweep that can be what it says, with what is new in it; nothing of it is written yet."""
+
+    sweep_dir: Path
+    sweep: "Sweep"
+    new: "Mapping[str, Job]"
+    """Jobs that sweep.json does not know yet, by their directories' names."""
+
+    def write(self) -> None:
+        """Freeze the new jobs, then sweep.json, which names them. Raises ConfigError."""
+        from dflash_exp.sweep_directory import write_sweep
+
+        if self.new or not (self.sweep_dir / "sweep.json").is_file():
+            write_sweep(self.sweep_dir, self.sweep, lambda: freeze_all(self.new.values()))
 
 
 def begin_sweep(jobs: "list[Job]") -> None:
-    """Write sweep.json and the jobs' configurations, or add to them what is new there.
-
-    Under a launcher the first rank does it. Raises ConfigError where the sweep cannot be what it says.
-    """
+    """Write what a sweep is, or add to it what is new; under a launcher the first rank does. Raises ConfigError."""
     from dflash_exp.ranks import place_of
 
-    if (place_of(os.environ) or (0, 1))[0] > 0:
-        return
-    from dflash_exp.door import to_yaml
-    from dflash_exp.sweep_directory import Entry, Sweep, frozen, read_sweep, write_sweep
+    if (place_of(os.environ) or (0, 1))[0] == 0:
+        checked_sweep(jobs).write()
+
+
+def checked_sweep(jobs: "list[Job]") -> Begun:
+    """Raises ConfigError where the sweep cannot be what it says."""
+    from dflash_exp.sweep_directory import Entry, Sweep, frozen, read_sweep
 
     sweep_dir = Path(jobs[0].config.run_dir or "").parent
     there, asked = read_sweep(sweep_dir), jobs[0].analysis
     analysis = frozen(sweep_dir, there, None if asked is None else asked.as_json())
     entries = [] if there is None else there.entries
     new = _new(jobs, entries)
-    if not new and there is not None:
-        return
     entries = [*entries, *(Entry(job.overrides, name) for name, job in new.items())]
-    if analysis is not None:
+    if new and analysis is not None:
         _check(analysis, entries, sweep_dir, {name: job.config for name, job in new.items()})
     group = (there or jobs[0].config.telemetry.wandb).group or sweep_dir.name
-    write_sweep(sweep_dir, Sweep(group, analysis, entries), {name: to_yaml(job.config) for name, job in new.items()})
+    return Begun(sweep_dir, Sweep(group, analysis, entries), new)
+
+
+def freeze_all(jobs: "Iterable[Job]") -> None:
+    """Write what each is asked for into its directory; raises OSError."""
+    from dflash_exp.door import to_yaml
+    from dflash_exp.run_directory import surroundings
+    from dflash_exp.submitted import freeze
+
+    where = surroundings()
+    for job in jobs:
+        freeze(Path(job.config.run_dir or ""), to_yaml(job.config), job.overrides, where)
 
 
 def _new(jobs: "list[Job]", entries: "list[Entry]") -> "dict[str, Job]":
@@ -63,10 +90,10 @@ def _check(analysis: dict[str, Any], entries: "list[Entry]", sweep_dir: Path, ne
 def _check_order(entries: "list[Entry]", sweep_dir: Path, new: "Mapping[str, Config]") -> None:
     """Of the seeds that get new jobs."""
     from dflash_exp.order_alone import Arm, check_order_alone
-    from dflash_exp.sweep_directory import frozen_config
+    from dflash_exp.submitted import frozen_config
 
     names = [entry.run_dir for entry in entries]
-    arms = [Arm(name, new[name] if name in new else frozen_config(sweep_dir, name)) for name in names]
+    arms = [Arm(name, new[name] if name in new else frozen_config(sweep_dir / name)) for name in names]
     seeds = {config.seed for config in new.values()}
     try:
         said = check_order_alone([arm for arm in arms if arm.config.seed in seeds])

@@ -1,7 +1,8 @@
 """The verb train."""
 
+from dflash_exp.launch.launchers import Slurm
 from dflash_exp.stop import StopSignals
-from dflash_exp.verbs.in_turn import trained_in_turn
+from dflash_exp.verbs.in_turn import trained_here
 from dflash_exp.verbs.sweep import begin_sweep
 from dflash_exp.verbs.verb import DONE, Verb
 
@@ -14,9 +15,14 @@ def train(arguments: list[str]) -> int:
         jobs = compose_jobs(arguments)
         if not jobs:
             return DONE
+        launcher = jobs[0].launcher
+        if isinstance(launcher, Slurm):
+            from dflash_exp.verbs.submit import submit
+
+            return submit(jobs, launcher)
         if jobs[0].in_sweep:
             begin_sweep(jobs)
-        return trained_in_turn(jobs, stop)
+        return trained_here(jobs, stop)
 
 
 VERB = Verb(

@@ -1,0 +1,109 @@
+"""What Slurm says of jobs, and what it is told: squeue, scontrol, scancel. No sacct, which not every site has.
+
+In: job ids as Slurm prints them (123, or 123_4 of an array). Out: their states; a job that is not in the queue any
+more has none.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+TIMEOUT_S = 60
+WAITING = ("PENDING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "SPECIAL_EXIT")
+AT_WORK = ("RUNNING", "CONFIGURING", "COMPLETING", "SUSPENDED", "STOPPED", "SIGNALING", "STAGE_OUT", "RESIZING")
+
+
+@dataclass(frozen=True)
+class InQueue:
+    """A job that has not ended."""
+
+    state: str
+    """Slurm's word."""
+    reason: str
+    """Why it waits, or where it runs."""
+
+    @property
+    def waits(self) -> bool:
+        """Whether it waits for its turn, again perhaps."""
+        return self.state in WAITING
+
+
+@dataclass(frozen=True)
+class Requeued:
+    """What came of the wish to go back to the queue."""
+
+    done: bool
+    said: str
+
+
+def there() -> bool:
+    """Whether this machine can ask Slurm."""
+    return shutil.which("squeue") is not None
+
+
+def in_queue(job_ids: Iterable[str]) -> dict[str, InQueue]:
+    """Those jobs that wait or run, by id; nothing where there is no Slurm, or it does not answer."""
+    wanted = {job_id.partition("_")[0] for job_id in job_ids}
+    if not wanted or not there():
+        return {}
+    command = ["squeue", "--noheader", "--array", f"--jobs={','.join(sorted(wanted))}", "--format=%i|%T|%R"]
+    done = _asked(command)
+    if done is None or done.returncode != 0:  # all of them have ended, so long ago that Slurm has forgotten them
+        return {}
+    rows = (line.strip().split("|", 2) for line in done.stdout.splitlines() if line.count("|") >= 2)
+    found = {job_id: InQueue(state, reason.strip("()")) for job_id, state, reason in rows}
+    return {job_id: job for job_id, job in found.items() if job.state in WAITING + AT_WORK}
+
+
+def cancel(job_ids: Iterable[str]) -> str | None:
+    """Take jobs out of the queue, or stop them; what Slurm has against it, None for nothing."""
+    done = _asked(["scancel", *job_ids])
+    return "scancel does not answer" if done is None else done.stderr.strip() or None
+
+
+def own_job_id() -> str:
+    """Of the job that this process is in."""
+    array, task = os.environ.get("SLURM_ARRAY_JOB_ID"), os.environ.get("SLURM_ARRAY_TASK_ID")
+    return os.environ["SLURM_JOB_ID"] if array is None else f"{array}_{task}"
+
+
+def meeting_point() -> tuple[str, str]:
+    """Address and port at which the tasks of this job's step meet: the same for all, from what Slurm tells each."""
+    nodes = os.environ["SLURM_STEP_NODELIST"]
+    first = nodes
+    if "[" in nodes or "," in nodes:
+        done = _asked(["scontrol", "show", "hostnames", nodes])
+        first = nodes if done is None else done.stdout.split()[0]
+    address = "127.0.0.1" if os.environ.get("SLURM_STEP_NUM_NODES") == "1" else first
+    return address, str(20_000 + int(os.environ["SLURM_JOB_ID"]) % 10_000)
+
+
+def requeue(max_requeues: int) -> Requeued:
+    """Send this job back to the queue, unless it was cancelled or has gone back too often."""
+    # Not SLURM_JOB_ID: an array's last task has the array's own number, under which all of it would be requeued.
+    job_id, before = own_job_id(), int(os.environ.get("SLURM_RESTART_COUNT", "0"))
+    shown = _asked(["scontrol", "--oneliner", "show", "job", job_id])
+    state = re.search(r"\bJobState=(\w+)", "" if shown is None else shown.stdout)
+    if state is not None and state[1] == "CANCELLED":
+        return Requeued(False, "the job was cancelled: not requeued; dflash-exp resume goes on")
+    if state is not None and state[1] in WAITING:
+        return Requeued(True, "requeued by Slurm")
+    if before >= max_requeues:
+        limit = f"hydra.launcher.max_requeues={max_requeues}"
+        return Requeued(False, f"requeued {before} times, which is {limit}: not requeued; dflash-exp resume goes on")
+    done = _asked(["scontrol", "requeue", job_id])
+    if done is None or done.returncode != 0:
+        why = "scontrol does not answer" if done is None else done.stderr.strip()
+        return Requeued(False, f"not requeued ({why}); dflash-exp resume goes on")
+    return Requeued(True, f"requeued, {before + 1} of at most {max_requeues} times")
+
+
+def _asked(command: list[str]) -> subprocess.CompletedProcess[str] | None:
+    """None where there is no answer."""
+    try:
+        return subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
