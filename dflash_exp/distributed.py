@@ -80,7 +80,7 @@ def rank_devices(topology: Topology, rank: int) -> RankDevices:
     if found < needed:
         raise ValueError(
             f"topology {topology.name} needs {needed} CUDA {'device' if needed == 1 else 'devices'}, found {found}; "
-            "use topology=cpu, or topology=auto to take what is there"
+            "use topology=cpu, topology=auto to take what is there, or hydra/launcher=slurm_8gpu to submit it"
         )
     first = rank % topology.ranks_per_node * (1 + topology.target_devices)
     beside = [first + 1 + i for i in range(topology.target_devices)] or [first]

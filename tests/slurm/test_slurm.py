@@ -3,7 +3,7 @@
 import json
 import os
 import signal
-import time
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,10 @@ def ranks_of(run_dir: Path) -> list[dict[str, Any]]:
 def said_in(run_dir: Path) -> str:
     """By the first rank, in all its jobs."""
     return "".join(path.read_text() for path in sorted((run_dir / "logs").glob("slurm-*-0.out")))
+
+
+def kill(run_dir: Path) -> None:
+    os.kill(int((run_dir / ".lock").read_text().split()[1]), signal.SIGKILL)
 
 
 def test_a_sweep_is_one_array_of_what_was_composed_and_a_failing_job_leaves_the_others_alone(
@@ -52,7 +56,7 @@ def test_a_sweep_is_one_array_of_what_was_composed_and_a_failing_job_leaves_the_
         assert config["batches"]["budget_tokens"] == 96 and len(ranks_of(run_dir)) == 2
     main(["status", str(sweep_dir)])
     out = capsys.readouterr().out
-    assert "2 finished" in out and "2 failed" in out and "non-finite" in out
+    assert "2 finished" in out and "2 failed" in out and "FloatingPointError" in out
 
 
 def test_a_run_interrupted_in_every_way_ends_as_if_it_had_not_been(cluster: Cluster) -> None:
@@ -72,12 +76,13 @@ def test_a_run_interrupted_in_every_way_ends_as_if_it_had_not_been(cluster: Clus
 
     cluster.has_trained(run_dir, 15)
     (node,) = control("squeue", "-h", f"--jobs={job}", "-o", "%N").split()
+    subprocess.run(["pkill", "-KILL", "-f", rf"slurmstepd: \[{job}\."], check=True)
+    kill(run_dir)
     control("scontrol", "update", f"nodename={node}", "state=down", "reason=gone")
     until(lambda: word(run_dir) == "queued", "the requeue after a lost node")
-    until(lambda: "down" not in _resumed(node), "the node's return")
 
     cluster.has_trained(run_dir, 21)
-    os.kill(int((run_dir / ".lock").read_text().split()[1]), signal.SIGKILL)
+    kill(run_dir)
     assert cluster.has_ended(run_dir) == "stopped"
     assert main(["resume", str(run_dir)]) == 0
     assert cluster.has_ended(run_dir) == "finished", said_in(run_dir)
@@ -88,13 +93,6 @@ def test_a_run_interrupted_in_every_way_ends_as_if_it_had_not_been(cluster: Clus
     assert {name: result_of(run_dir)[name] for name in hashes} == {name: result_of(whole)[name] for name in hashes}
     assert result_of(run_dir)["restarts"] == 4 and "requeued, 1 of at most 20 times" in said_in(run_dir)
     assert main(["resume", str(run_dir)]) == 0 and len(jobs_of(run_dir)) == 2
-
-
-def _resumed(node: str) -> str:
-    """A node's state, after it was told to come back, which it cannot while its old job ends."""
-    time.sleep(0.5)
-    subprocess_says = os.system(f"scontrol update nodename={node} state=resume 2>/dev/null")
-    return "down" if subprocess_says else control("sinfo", "-h", "-n", node, "-o", "%T")
 
 
 def test_a_job_out_of_time_goes_back_to_the_queue_as_often_as_it_may(cluster: Cluster) -> None:
