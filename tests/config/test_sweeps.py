@@ -10,6 +10,7 @@ from dflash_exp.cli import main
 from dflash_exp.compose import Job, compose, compose_jobs
 from dflash_exp.config import identity, plain
 from dflash_exp.options import conf_directory, group_options
+from dflash_exp.planning import plan_run
 
 SWEEPS = group_options()["sweeps"]
 MATCHED_ON_EPOCHS = ("bucket_edges", "token_budget", "batches_per_step")
@@ -46,6 +47,11 @@ def test_arms_that_differ_in_their_steps_see_the_same_epochs_with_the_same_weigh
     assert {(config.epochs, config.steps, config.tokens, config.loss.reduction.value) for config in configs} == {
         (1, None, None, "epoch")
     }
+    assert {(config.optim.lr_scale.value, config.optim.lr_reference_weight) for config in configs} == {("sqrt", 977)}
+
+
+def test_the_reference_of_those_sweeps_is_what_a_step_of_the_default_run_weighs() -> None:
+    assert plan_run(compose([])).planner.epoch(0).weight_per_step == pytest.approx(977, abs=0.5)
 
 
 def test_jobs_run_seed_by_seed_and_are_numbered_as_hydra_has_them() -> None:
