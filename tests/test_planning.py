@@ -151,7 +151,10 @@ def test_a_sweep_of_plans_ends_with_one_table_and_leaves_each_in_a_folder_of_its
     assert sorted(p.name for p in tmp_path.iterdir()) == ["out", "out-2"]
     plans = [json.loads(path.read_text()) for path in (tmp_path / "out-2").glob("*/plan.json")]
     assert sorted(plan["strategy"] for plan in plans) == ["diversity_first", "shuffle", "stride_jitter"]
-    _, side_by_side = capsys.readouterr().out.rsplit("side by side", 1)
+    said = capsys.readouterr()
+    shown = [line.partition("interleave=")[2].split()[0] for line in said.err.splitlines() if line.startswith("[")]
+    assert shown == 2 * ["diversity_first", "shuffle", "stride_jitter"], "as they were typed, not as runs would go"
+    _, side_by_side = said.out.rsplit("side by side", 1)
     for plan in plans:
         (row,) = [line for line in side_by_side.splitlines() if plan["strategy"] in line]
         assert [figure.strip() for figure in row.split("│")[2:5]] == [
