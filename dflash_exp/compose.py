@@ -32,6 +32,7 @@ from dflash_exp.config import Config, identity
 from dflash_exp.door import checked, checked_analysis, checked_launcher, load
 from dflash_exp.launch.launchers import InTurn, Launcher
 from dflash_exp.options import conf_directory, own_directory
+from dflash_exp.plan.seeds import named_rng
 from dflash_exp.suggest import ConfigError, one_line, parsed, unknown_key, unknown_option
 from dflash_exp.sweep_directory import names
 
@@ -54,6 +55,8 @@ class Job:
     """What its sweep will be judged by."""
     launcher: Launcher = IN_TURN
     """Where it is to run."""
+    index: int = 0
+    """Its place among its sweep's combinations, as Hydra has them."""
 
     @property
     def speed_from(self) -> Config | None:
@@ -162,10 +165,8 @@ def _with_the_length_typed(settled: DictConfig, typed: list[str]) -> DictConfig:
 
 
 def _sweep(loader: ConfigLoader, master: DictConfig) -> list[Job]:
-    """Every combination that Hydra's basic sweeper makes, each with a directory of its own in the sweep's.
-
-    Numbered as Hydra has them; in the order in which they run: seed by seed, so that a part of the sweep is balanced.
-    """
+    """Every combination that Hydra's basic sweeper makes, each with a directory of its own in the sweep's; numbered as
+    Hydra has them, in the order in which they run."""
     block = master.get("analysis")
     analysis = None if block is None else checked_analysis(_plain(block))
     params = [f"{key}={value}" for key, value in (master.hydra.sweeper.params or {}).items()]
@@ -176,8 +177,16 @@ def _sweep(loader: ConfigLoader, master: DictConfig) -> list[Job]:
     sweep_dir = Path(master.hydra.sweep.dir)
     found = names(sweep_dir, [(identity(job.config), job.overrides) for job in jobs])
     placed = [_placed(job, sweep_dir / name, analysis) for job, name in zip(jobs, found, strict=True)]
-    seeds = list(dict.fromkeys(job.config.seed for job in placed))
-    return sorted(placed, key=lambda job: seeds.index(job.config.seed))
+    return _run_order([replace(job, index=index) for index, job in enumerate(placed)])
+
+
+def _run_order(jobs: list[Job]) -> list[Job]:
+    """Seed by seed, a seed's settings shuffled by that seed alone: a part of the sweep is balanced, no arm is always
+    the first, and more seeds leave the order of the others as it is."""
+    by_seed: dict[int, list[Job]] = {}
+    for job in jobs:
+        by_seed.setdefault(job.config.seed, []).append(job)
+    return [own[i] for seed, own in by_seed.items() for i in named_rng("settings", seed, 0).permutation(len(own))]
 
 
 def _job_of_sweep(loader: ConfigLoader, master: DictConfig, combinations: list[list[str]], number: int) -> Job:

@@ -46,6 +46,10 @@ PLAN_SHOWS = ("out", "tokens_per_s", "speed_from", "loss_from")
 """Keys of `plan` that say where a plan is shown and with what beside it."""
 
 
+YOUNGER = {"optim.lr_scale": "none", "optim.lr_reference_weight": None}
+"""Keys that came after runs, each with the value that means what those did: at that value it leaves a run the same."""
+
+
 def _require(holds: bool, key: str, rule: str, value: object, mend: str) -> None:
     if not holds:
         raise ValueError(f"{key} must be {rule}, got {value}; {mend}")
@@ -246,6 +250,10 @@ def identity(config: Config) -> str:
     values["pipeline"] = {"threads": values["pipeline"]["threads"]}
     for key in PLAN_SHOWS:
         del values["plan"][key]
+    for key, value in YOUNGER.items():
+        group, _, name = key.partition(".")
+        if values[group].get(name) == value:
+            values[group].pop(name, None)
     canonical = json.dumps(values, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     slug = re.sub(r"[^a-z0-9_]+", "-", f"{config.name}-{option_name(config.interleave)}".lower()).strip("-")
     return f"{slug}-s{config.seed}-{sha256(canonical.encode()).hexdigest()[:8]}"

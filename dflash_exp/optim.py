@@ -1,7 +1,8 @@
 """Optimizers and learning-rate schedules: AdamW alone, or Muon for matrices and AdamW for the rest.
 
 In: named parameters and one of the two configurations. Out: an `Optimizer` whose learning rate is a function of
-the *share* of the run that is done, so that a schedule means the same for every batch size and epoch count.
+the *share* of the run that is done, so that a schedule means the same for every batch size and epoch count. Its peak
+is `lr`, or with `lr_scale` follows the expected weight of a step, which arms of a comparison may differ in.
 Muon is torch's own; it must see every projection as a matrix of its own (orthogonalising a fused q/k/v is another
 optimizer).
 """
@@ -25,6 +26,19 @@ class Schedule(str, Enum):
     """Warm-up, stable, decay: linear to zero over the last `decay_share`."""
 
 
+class LrScale(str, Enum):
+    """How the peak learning rate follows the size of a step: r is the epoch's expected weight per step, the constant of
+    `loss.reduction=epoch`, over `lr_reference_weight`. Neither depends on the order."""
+
+    none = "none"
+    """The peak is `lr`."""
+    sqrt = "sqrt"
+    """lr * sqrt(r): Krizhevsky 2014, arXiv:1404.5997; for Adam, whose update does not grow with the gradient, Malladi
+    et al. 2022, arXiv:2205.10287 (their change of the betas is left out). Muon is like Adam in that."""
+    linear = "linear"
+    """lr * r: for SGD, Goyal et al. 2017, arXiv:1706.02677."""
+
+
 @dataclass(frozen=True)
 class AdamW:
     """AdamW on every parameter."""
@@ -36,6 +50,9 @@ class AdamW:
     warmup_share: float
     decay_share: float
     max_grad_norm: float
+    lr_scale: LrScale = LrScale.none  # as is the next, so that a run begun before there was one can be read
+    lr_reference_weight: float | None = None
+    """Expected weight per step at which `lr` is meant; plan.json has a run's as `weight_per_step`."""
 
     def __post_init__(self) -> None:
         _check_common(self)
@@ -54,6 +71,9 @@ class Muon:
     warmup_share: float
     decay_share: float
     max_grad_norm: float
+    lr_scale: LrScale = LrScale.none  # as is the next, so that a run begun before there was one can be read
+    lr_reference_weight: float | None = None
+    """Expected weight per step at which `lr` is meant; plan.json has a run's as `weight_per_step`."""
 
     def __post_init__(self) -> None:
         _check_common(self)
@@ -84,9 +104,20 @@ def _check_common(config: AdamW | Muon) -> None:
         config.warmup_share + config.decay_share,
     )
     _require(config.max_grad_norm > 0, "optim.max_grad_norm", "be > 0", config.max_grad_norm)
+    _check_reference(config.lr_scale, config.lr_reference_weight)
 
 
-def lr_scale(share: float, schedule: Schedule, warmup_share: float, decay_share: float) -> float:
+def _check_reference(scale: LrScale, reference: float | None) -> None:
+    if reference is None and scale is not LrScale.none:
+        raise ValueError(
+            f"optim.lr_reference_weight must be given with optim.lr_scale={scale.value}, got null; "
+            "say the weight per step at which optim.lr is meant, as `dflash-exp plan` prints a run's"
+        )
+    holds = reference is None or (reference > 0 and math.isfinite(reference))
+    _require(holds, "optim.lr_reference_weight", "be > 0", reference)
+
+
+def schedule_scale(share: float, schedule: Schedule, warmup_share: float, decay_share: float) -> float:
     """Factor on the peak learning rate at `share` of the run, in [0, 1]."""
     share = min(max(share, 0.0), 1.0)
     if share < warmup_share:
@@ -98,6 +129,14 @@ def lr_scale(share: float, schedule: Schedule, warmup_share: float, decay_share:
     return 1.0
 
 
+def peak_scale(config: AdamW | Muon, weight_per_step: float) -> float:
+    """Factor on `lr`, and on Muon's `adamw_lr`, in an epoch of this expected weight per step."""
+    if config.lr_scale is LrScale.none or config.lr_reference_weight is None:
+        return 1.0
+    ratio = weight_per_step / config.lr_reference_weight
+    return ratio if config.lr_scale is LrScale.linear else math.sqrt(ratio)
+
+
 class Optimizer:
     """One or two torch optimizers that share a schedule."""
 
@@ -105,9 +144,10 @@ class Optimizer:
         self.config = config
         self._parts = parts
 
-    def set_share(self, share: float) -> float:
-        """Set every learning rate for `share` of the run; return the first part's rate."""
-        scale = lr_scale(share, self.config.schedule, self.config.warmup_share, self.config.decay_share)
+    def set_share(self, share: float, peak_scale: float = 1.0) -> float:
+        """Set every learning rate for `share` of the run, its peak times `peak_scale`; return the first part's rate."""
+        scale = schedule_scale(share, self.config.schedule, self.config.warmup_share, self.config.decay_share)
+        scale *= peak_scale
         for part, peak in self._parts:
             for group in part.param_groups:
                 group["lr"] = peak * scale

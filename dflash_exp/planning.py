@@ -18,7 +18,7 @@ from dflash_exp.drafter.anchors import candidates, choose_anchors, expected_weig
 from dflash_exp.durable import write_folder
 from dflash_exp.measured import Measured, measure
 from dflash_exp.messages import BatchPlan
-from dflash_exp.optim import lr_scale
+from dflash_exp.optim import AdamW, Muon, peak_scale, schedule_scale
 from dflash_exp.pipeline.drafter_train import StepSetting
 from dflash_exp.plan.align import Align
 from dflash_exp.plan.cost import StageCosts, plan_work, slower_stage, stage_costs
@@ -140,7 +140,8 @@ def plan_run(config: Config, read: Callable[[Config], Reading] = read_sequences)
     settings = PlanSettings(config.buckets, config.batches, config.interleave, config.batches_per_step, config.seeds)
     planner = Planner(reading.sequences, settings)
     epochs = resolve_length(RunLength(config.epochs, config.steps, config.tokens), planner.epoch)
-    return Planned(reading.conversations, planner, epochs, step_settings(planner, epochs, reading.supervised))
+    of_steps = step_settings(planner, epochs, reading.supervised, config.optim)
+    return Planned(reading.conversations, planner, epochs, of_steps)
 
 
 def token_limit(config: Config) -> int | None:
@@ -155,8 +156,11 @@ def anchor_rule(config: Config) -> Callable[[int, int, np.ndarray], np.ndarray]:
     return lambda epoch, row, supervised: choose_anchors(seed, epoch, row, candidates(supervised), n_anchors)
 
 
-def step_settings(planner: Planner, epochs: list[EpochSteps], supervised: np.ndarray) -> list[StepSetting]:
-    """Share of the run's supervised tokens at the middle of each step, and its epoch's constant."""
+def step_settings(
+    planner: Planner, epochs: list[EpochSteps], supervised: np.ndarray, optim: AdamW | Muon
+) -> list[StepSetting]:
+    """Share of the run's supervised tokens at the middle of each step; its epoch's constant, and what that makes of
+    the learning rate."""
     sums: list[np.ndarray] = []
     constants: list[float] = []
     for part in epochs:
@@ -166,7 +170,10 @@ def step_settings(planner: Planner, epochs: list[EpochSteps], supervised: np.nda
     whole = np.concatenate(sums)
     shares = (np.cumsum(whole) - whole / 2) / max(1, whole.sum())
     n_batches = planner.settings.batches_per_step
-    return [StepSetting(float(share), weight, n_batches) for share, weight in zip(shares, constants, strict=True)]
+    return [
+        StepSetting(float(share), weight, n_batches, peak_scale(optim, weight))
+        for share, weight in zip(shares, constants, strict=True)
+    ]
 
 
 def plan_document(config: Config, planned: Planned, measured: Measured | None = None) -> dict[str, Any]:
@@ -174,10 +181,11 @@ def plan_document(config: Config, planned: Planned, measured: Measured | None = 
     is not one."""
     first = planned.planner.epoch(0)
     optim = config.optim
+    peak_lr = optim.lr * planned.settings[0].peak_scale
     shares = [setting.share for setting in planned.settings[: first.n_steps]]
-    scales = [lr_scale(share, optim.schedule, optim.warmup_share, optim.decay_share) for share in shares]
-    document = diagnose(first, optim.lr * np.array(scales) if len(scales) == first.n_steps else None)
-    return document | asdict(price(config, first, planned.n_tokens(), measured))
+    scales = [schedule_scale(share, optim.schedule, optim.warmup_share, optim.decay_share) for share in shares]
+    document = diagnose(first, peak_lr * np.array(scales) if len(scales) == first.n_steps else None)
+    return document | {"peak_lr": peak_lr} | asdict(price(config, first, planned.n_tokens(), measured))
 
 
 def show_plan(config: Config, speed_from: Config | None, losses: SequenceLosses | None) -> int:

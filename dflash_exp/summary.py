@@ -69,7 +69,7 @@ def print_plan(console: Console, document: Mapping[str, Any]) -> None:
     if document["per_bucket"] is not None:
         console.print(_contents_table(document))
     console.print(_order_table(document))
-    for line in [_order_line(document), *_cost_lines(document)]:
+    for line in [_order_line(document), *_step_lines(document), *_cost_lines(document)]:
         console.print(line, highlight=False)
 
 
@@ -117,6 +117,14 @@ def _order_line(document: Mapping[str, Any]) -> str:
         f"largest deviation {document['max_prefix_deviation']:.2f} batches, mix of 100 batches off by "
         f"{'-' if window is None else _figure(window['mean'])}, {document['steps_per_epoch']} steps an epoch"
     )
+
+
+def _step_lines(document: Mapping[str, Any]) -> list[str]:
+    """How large a step is, as far as it is known."""
+    weight, peak_lr = document["weight_per_step"], document["peak_lr"]
+    if weight is None:
+        return []
+    return [f"a step weighs {weight:,.1f} on average, the learning rate peaks at {peak_lr:.4g}"]
 
 
 def _cost_lines(document: Mapping[str, Any]) -> list[str]:

@@ -68,6 +68,13 @@ def test_two_runs_of_one_configuration_give_the_same_results_bit_for_bit(world: 
     assert len(hashes[0]) == 5 and hashes[0] == hashes[1]
 
 
+def test_a_step_twice_as_heavy_as_lr_is_meant_for_is_taken_at_the_scaled_rate(world: World, finished_run: Path) -> None:
+    weight = json.loads((finished_run / "plan.json").read_text())["weight_per_step"]
+    scaled = world.train("scaled", "optim.lr_scale=linear", f"optim.lr_reference_weight={weight / 2}", "evaluate=false")
+    rates = [[record["train/lr"] for record in read_records(run / "metrics.jsonl")] for run in (scaled, finished_run)]
+    assert rates[0] == pytest.approx([2 * rate for rate in rates[1]], rel=1e-12) and max(rates[1]) > 0
+
+
 @pytest.mark.parametrize("workers", [1, 3])
 def test_the_overlapped_line_gives_the_results_of_a_for_loop_bit_for_bit(
     world: World, finished_run: Path, workers: int

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from dflash_exp.optim import AdamW, Muon, Schedule, build_optimizer, lr_scale
+from dflash_exp.optim import AdamW, LrScale, Muon, Schedule, build_optimizer, peak_scale, schedule_scale
 
 ADAMW = AdamW(
     lr=0.1, weight_decay=0.5, betas=[0.9, 0.95], schedule=Schedule.constant, warmup_share=0.0, decay_share=0.0,
@@ -55,12 +55,34 @@ class Tiny(nn.Module):
     ],
 )
 def test_the_rate_at_a_share_of_the_run(schedule: Schedule, share: float, scale: float) -> None:
-    assert lr_scale(share, schedule, warmup_share=0.2, decay_share=0.4) == pytest.approx(scale, abs=1e-12)
+    assert schedule_scale(share, schedule, warmup_share=0.2, decay_share=0.4) == pytest.approx(scale, abs=1e-12)
 
 
 @pytest.mark.parametrize("schedule", Schedule)
 def test_without_warm_up_a_run_begins_at_the_peak(schedule: Schedule) -> None:
-    assert lr_scale(0.0, schedule, warmup_share=0.0, decay_share=0.0) == 1.0
+    assert schedule_scale(0.0, schedule, warmup_share=0.0, decay_share=0.0) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("scale", "weight_per_step", "factor"),
+    [
+        (LrScale.none, 400.0, 1.0),
+        (LrScale.sqrt, 400.0, 2.0),
+        (LrScale.sqrt, 25.0, 0.5),
+        (LrScale.linear, 400.0, 4.0),
+        (LrScale.linear, 25.0, 0.25),
+        (LrScale.linear, 100.0, 1.0),
+    ],
+)
+def test_the_peak_follows_the_weight_of_a_step_over_the_one_that_lr_is_meant_at(
+    scale: LrScale, weight_per_step: float, factor: float
+) -> None:
+    for config in (ADAMW, MUON):
+        assert peak_scale(replace(config, lr_scale=scale, lr_reference_weight=100.0), weight_per_step) == factor
+
+
+def test_without_a_reference_no_weight_moves_the_peak() -> None:
+    assert peak_scale(ADAMW, 12345.0) == 1.0
 
 
 def rates_of(step: Callable[[], object], module: nn.Module) -> dict[str, bool]:
@@ -112,6 +134,13 @@ def test_both_parts_follow_the_schedule_each_from_its_own_peak() -> None:
     assert optimizer.set_share(0.4) == pytest.approx(0.1)
 
 
+def test_a_scaled_peak_moves_every_part_s_rate_and_not_the_schedule() -> None:
+    optimizer = build_optimizer(MUON, Tiny().named_parameters())
+    assert optimizer.set_share(0.05, 3.0) == pytest.approx(0.15)  # half of the warm-up
+    assert [g["lr"] for part, _ in optimizer._parts for g in part.param_groups] == pytest.approx([0.15, 0.015, 0.015])
+    assert optimizer.set_share(0.75) == pytest.approx(0.05), "of each step anew"
+
+
 def test_a_saved_optimizer_goes_on_as_if_it_had_never_stopped() -> None:
     def trained(module: Tiny, n_steps: int, state: dict[str, dict[str, object]] | None = None) -> dict[str, object]:
         optimizer = build_optimizer(MUON, module.named_parameters())
@@ -144,6 +173,12 @@ def test_a_saved_optimizer_goes_on_as_if_it_had_never_stopped() -> None:
         (lambda: replace(MUON, warmup_share=0.6), r"optim\.warmup_share \+ optim\.decay_share must be <= 1, got 1\.1"),
         (lambda: replace(ADAMW, max_grad_norm=0.0), r"optim\.max_grad_norm must be > 0, got 0\.0"),
         (lambda: replace(MUON, momentum=1.0), r"optim\.momentum must be in \[0, 1\), got 1\.0"),
+        (
+            lambda: replace(ADAMW, lr_scale=LrScale.sqrt),
+            r"optim\.lr_reference_weight must be given with optim\.lr_scale=sqrt, got null; say the weight per step",
+        ),
+        (lambda: replace(MUON, lr_reference_weight=0.0), r"optim\.lr_reference_weight must be > 0, got 0\.0"),
+        (lambda: replace(MUON, lr_reference_weight=math.inf), r"optim\.lr_reference_weight must be > 0, got inf"),
         (lambda: replace(MUON, adamw_lr=-0.1), r"optim\.adamw_lr must be >= 0, got -0\.1"),
     ],
 )

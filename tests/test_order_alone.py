@@ -1,6 +1,7 @@
 """A sweep over order is refused before its first job unless its arms can differ in order alone."""
 
 import json
+import re
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -106,7 +107,7 @@ def test_a_sweep_is_refused_before_its_first_job_and_before_it_is_written_down(
     line = capsys.readouterr().err
     assert line.startswith("dflash-exp: after 3 of ") and line.endswith("; set epochs=1\n") and line.count("\n") == 1
     assert main([*command, "epochs=1", "batches.budget_tokens=96,128"]) == 2
-    assert "differ in batches.budget_tokens (96 and 128)" in capsys.readouterr().err
+    assert re.search(r"differ in batches\.budget_tokens \((96 and 128|128 and 96)\)", capsys.readouterr().err)
     assert started == [] and not Path("s").exists()
     assert main([*command, "steps=3", "partial=allow"]) == 0
     assert "dflash-exp: after 3 of " in capsys.readouterr().err

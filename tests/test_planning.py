@@ -37,11 +37,31 @@ def overrides(store: Path, *more: str) -> list[str]:
 def test_a_step_s_share_is_that_of_its_middle_and_its_constant_the_epoch_s() -> None:
     sequences = Sequences(np.full(5, 4), np.arange(5), np.array([1.0, 2.0, 3.0, 4.0, 5.0]))
     settings = PlanSettings(Single(), TokenBudget(4, 0, None, False), Shuffle(), 2, Seeds(0, 0, 0, 0))
-    found = step_settings(Planner(sequences, settings), [EpochSteps(0, 3), EpochSteps(1, 2)], np.full(5, 10))
+    epochs, optim = [EpochSteps(0, 3), EpochSteps(1, 2)], compose([]).optim
+    found = step_settings(Planner(sequences, settings), epochs, np.full(5, 10), optim)
     # steps of 20, 20, 10 | 20, 20 supervised tokens, 90 in all
     assert [setting.share for setting in found] == pytest.approx([10 / 90, 30 / 90, 45 / 90, 60 / 90, 80 / 90])
     assert [setting.epoch_weight_per_step for setting in found] == [5.0] * 5
     assert {setting.n_batches for setting in found} == {2}
+    assert {setting.peak_scale for setting in found} == {1.0}
+
+
+@pytest.mark.parametrize(("scale", "factors"), [("none", (1, 1)), ("sqrt", (1, 2)), ("linear", (1, 4))])
+def test_the_peak_of_an_arm_follows_the_size_of_its_steps_and_no_order(
+    store: Path, scale: str, factors: tuple[int, int]
+) -> None:
+    # 8 sequences, one a batch: 8 steps or 2, so a step weighs an eighth of the epoch, which is the reference, or four
+    fixed = ["data=store", f"data.path={store}", "batches=fixed_size", "batches.n_sequences=1", "buckets=single"]
+    eighth = float(plan_run(compose(fixed)).planner.sequences.weights.sum()) / 8  # type: ignore[union-attr]
+    scaled = [*fixed, f"optim.lr_scale={scale}", f"optim.lr_reference_weight={eighth}", "optim.lr=0.5", "epochs=2"]
+    for order in ("shuffle", "sequential"):
+        for n, factor in zip((1, 4), factors, strict=True):
+            config = compose([*scaled, f"batches_per_step={n}", f"interleave={order}"])
+            planned = plan_run(config)
+            document = plan_document(config, planned)
+            assert document["weight_per_step"] == pytest.approx(n * eighth, rel=1e-12)
+            assert document["peak_lr"] == pytest.approx(0.5 * factor, rel=1e-12)
+            assert {round(setting.peak_scale, 12) for setting in planned.settings} == {factor}
 
 
 def test_a_run_trains_every_sequence_once_an_epoch_and_has_a_setting_for_every_step(store: Path) -> None:
@@ -106,11 +126,12 @@ def test_the_share_of_the_learning_rate_is_null_where_the_run_ends_within_the_ep
 
 @pytest.mark.parametrize("from_counts", [True, False])
 def test_the_verb_plan_leaves_plan_and_order_and_never_over_another(
-    store: Path, tmp_path: Path, from_counts: bool
+    store: Path, tmp_path: Path, from_counts: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
     asked = ["plan.counts=[5,3]"] if from_counts else overrides(store)
     for _ in range(2):
         assert main(["plan", *asked, f"plan.out={tmp_path / 'out'}"]) == 0
+        assert ("on average, the learning rate peaks at 0.02" in capsys.readouterr().out) != from_counts
     assert sorted(p.name for p in tmp_path.iterdir()) == ["out", "out-2"]
     document = json.loads((tmp_path / "out" / "plan.json").read_text())
     order = np.load(tmp_path / "out" / "order.npy")
@@ -130,7 +151,10 @@ def test_a_sweep_of_plans_ends_with_one_table_and_leaves_each_in_a_folder_of_its
     assert sorted(p.name for p in tmp_path.iterdir()) == ["out", "out-2"]
     plans = [json.loads(path.read_text()) for path in (tmp_path / "out-2").glob("*/plan.json")]
     assert sorted(plan["strategy"] for plan in plans) == ["diversity_first", "shuffle", "stride_jitter"]
-    _, side_by_side = capsys.readouterr().out.rsplit("side by side", 1)
+    said = capsys.readouterr()
+    shown = [line.partition("interleave=")[2].split()[0] for line in said.err.splitlines() if line.startswith("[")]
+    assert shown == 2 * ["diversity_first", "shuffle", "stride_jitter"], "as they were typed, not as runs would go"
+    _, side_by_side = said.out.rsplit("side by side", 1)
     for plan in plans:
         (row,) = [line for line in side_by_side.splitlines() if plan["strategy"] in line]
         assert [figure.strip() for figure in row.split("│")[2:5]] == [

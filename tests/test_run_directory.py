@@ -55,6 +55,14 @@ def test_another_configuration_or_plan_is_refused_and_what_differs_is_named(tmp_
         check_same_inputs(tmp_path, INPUTS | {"train_sha256": "other"})
 
 
+def test_a_run_begun_before_there_was_a_key_is_the_same_run_until_the_key_is_used(tmp_path: Path) -> None:
+    config = {"seed": 1, "optim": {"lr": 0.1}}
+    create(tmp_path, config, [], PLAN, INPUTS)
+    check_same_run(tmp_path, {"seed": 1, "optim": {"lr": 0.1, "lr_scale": "none", "lr_reference_weight": None}}, PLAN)
+    with pytest.raises(ValueError, match=r"differs in optim\.lr_scale \(none there, sqrt here\)"):
+        check_same_run(tmp_path, {"seed": 1, "optim": {"lr": 0.1, "lr_scale": "sqrt"}}, PLAN)
+
+
 def test_a_directory_in_use_is_refused_and_free_again_afterwards(tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
     with locked(run_dir, pytest.fail):

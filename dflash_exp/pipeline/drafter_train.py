@@ -44,6 +44,8 @@ class StepSetting:
     """The constant of `loss.reduction=epoch`."""
     n_batches: int
     """Batches of a full step."""
+    peak_scale: float = 1.0
+    """What `optim.lr_scale` makes of the peak learning rate."""
 
 
 PlannedStep = tuple[StepSetting, tuple[BatchPlan, ...]]
@@ -55,7 +57,7 @@ CHECKSUM_EVERY = 100
 class Scheduled(Protocol):
     """An optimizer whose rate follows the share of the run."""
 
-    def set_share(self, share: float) -> float: ...
+    def set_share(self, share: float, peak_scale: float) -> float: ...
 
 
 @dataclass(frozen=True)
@@ -123,7 +125,7 @@ class DrafterTrainer:
         gradient is not finite."""
         assert self._met is not None, "ranks meet before a step is finished"
         (setting, plans), reported = self._met[0], self._met[1].batches
-        lr = self._optimizer.set_share(setting.share)
+        lr = self._optimizer.set_share(setting.share, setting.peak_scale)
         sums = [report.sums for report in reported]
         outcome = self._update(denominator(self._step.loss.reduction, sums, setting.epoch_weight_per_step), plans)
         by_bucket = total_by_bucket((plan.bucket, one) for plan, one in zip(plans, sums, strict=True))

@@ -55,6 +55,7 @@ def diagnose(plan: EpochPlan, lr_per_step: np.ndarray | None = None) -> dict[str
     }
     if sequences.weights is not None:
         weight_N = plan.batch_sums(sequences.weights)
+        document["weight_per_step"] = plan.weight_per_step
         document["anchor_weight"] = anchor_weight(plan.order, weight_N, plan.bounds, len(counts))
         if lr_per_step is not None:
             lr_N = np.repeat(lr_per_step, np.diff(plan.bounds))
@@ -95,7 +96,9 @@ def diagnose_order(
         "tail_batches": int(run_lengths[-1]),
         "window_tv": window_tv(order, counts),
         "step_mix_tv": _mean_max(mix_tv(order, counts, bounds)),
+        "weight_per_step": None,
         "anchor_weight": None,
+        "peak_lr": None,
         "lr_share": None,
         "cost": None,
         "sync_efficiency": None,

@@ -1,7 +1,8 @@
 """The mirror in W&B: records, alerts and folders in; one W&B run out, whatever was stopped and resumed in between.
 
 The run's id is its identity and its axis `trainer/step`: offline the client numbers its own steps anew. After a kill,
-the steps since the last checkpoint are there twice, with the same values.
+the steps since the last checkpoint are there twice, with the same values. Under `wandb agent` the client puts the
+agent's id, project and entity (WANDB_RUN_ID, ...) in the place of ours, and all else holds.
 
 The client works on a thread of its own, asks nobody for a key and cannot fail the run. The run waits for its import
 (.8 s) and, at the end, at most for `Limits`; a record costs about a millisecond of the thread.

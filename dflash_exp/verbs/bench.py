@@ -31,7 +31,8 @@ def _line(given: argparse.Namespace) -> int:
 def _plan(given: argparse.Namespace) -> int:
     from dflash_exp.compose import compose, compose_jobs
 
-    strategies = [job.config.interleave for job in compose_jobs(["-m", "interleave=glob(*)"])]
+    jobs = sorted(compose_jobs(["-m", "interleave=glob(*)"]), key=lambda job: job.index)
+    strategies = [job.config.interleave for job in jobs]
     embedded = compose(["batches.pool=256"])
     from dflash_exp.bench.plan import Sizes, show_plan_figures
 

@@ -21,7 +21,7 @@ def plan(arguments: list[str]) -> int:
         return DONE
     if not jobs[0].in_sweep:
         return _show(jobs[0])
-    jobs = _in_a_new_folder(jobs)
+    jobs = _in_a_new_folder(sorted(jobs, key=lambda job: job.index))
     code = in_turn(jobs, _show, lambda: False)
     _print_side_by_side(jobs)
     return code

@@ -75,6 +75,7 @@ def test_an_installed_wheel_carries_conf_and_sweeps(tmp_path: Path) -> None:
     for layout in (clone, site):
         shown = script("train", "--cfg", "job", "sweeps=interleaving", where=tmp_path, package_root=layout)
         assert "epochs: 1" in shown.stdout, shown.stderr
-    assert (site / "dflash_exp" / "sweeps" / "interleaving.yaml").is_file()
+    for sweep in ("interleaving.yaml", "wandb/learning_rate.yaml"):
+        assert (site / "dflash_exp" / "sweeps" / sweep).is_file()
     entry_points = next(site.glob("*.dist-info")) / "entry_points.txt"
     assert "dflash-exp = dflash_exp.cli:main" in entry_points.read_text()

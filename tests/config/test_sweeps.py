@@ -10,6 +10,9 @@ from dflash_exp.cli import main
 from dflash_exp.compose import Job, compose, compose_jobs
 from dflash_exp.config import identity, plain
 from dflash_exp.options import conf_directory, group_options
+from dflash_exp.plan.interleave import option_name
+from dflash_exp.plan.seeds import named_rng
+from dflash_exp.planning import plan_run
 
 SWEEPS = group_options()["sweeps"]
 MATCHED_ON_EPOCHS = ("bucket_edges", "token_budget", "batches_per_step")
@@ -46,17 +49,50 @@ def test_arms_that_differ_in_their_steps_see_the_same_epochs_with_the_same_weigh
     assert {(config.epochs, config.steps, config.tokens, config.loss.reduction.value) for config in configs} == {
         (1, None, None, "epoch")
     }
+    assert {(config.optim.lr_scale.value, config.optim.lr_reference_weight) for config in configs} == {("sqrt", 977)}
+
+
+def test_the_reference_of_those_sweeps_is_what_a_step_of_the_default_run_weighs() -> None:
+    assert plan_run(compose([])).planner.epoch(0).weight_per_step == pytest.approx(977, abs=0.5)
+
+
+ARMS = ("shuffle", "tijdeman", "proportional", "round_robin", "sequential")
+
+
+def arms_in_order(seeds: str, *more: str) -> dict[int, list[str]]:
+    """By seed, the strategies in the order in which their jobs run."""
+    found: dict[int, list[str]] = {}
+    for job in compose_jobs(["-m", f"interleave={','.join(ARMS)}", f"seed={seeds}", *more]):
+        found.setdefault(job.config.seed, []).append(option_name(job.config.interleave))
+    return found
 
 
 def test_jobs_run_seed_by_seed_and_are_numbered_as_hydra_has_them() -> None:
     jobs = compose_jobs(["-m", "interleave=shuffle,tijdeman", "seed=7,2,5"])
     assert [job.config.seed for job in jobs] == [7, 7, 2, 2, 5, 5]
-    assert [number(job) for job in jobs] == [0, 3, 1, 4, 2, 5]
+    combinations = [(arm, seed) for arm in ("shuffle", "tijdeman") for seed in (7, 2, 5)]
+    for job in jobs:
+        assert job.index == number(job) == combinations.index((option_name(job.config.interleave), job.config.seed))
+
+
+def test_a_seed_s_settings_run_in_an_order_that_the_seed_shuffles_and_the_same_again() -> None:
+    orders = arms_in_order("range(4)")
+    assert list(orders) == [0, 1, 2, 3] and all(sorted(order) == sorted(ARMS) for order in orders.values())
+    assert len({tuple(order) for order in orders.values()}) > 1, "no setting has the same place everywhere"
+    assert tuple(ARMS) not in {tuple(order) for order in orders.values()}
+    by_hand = [ARMS[i] for i in named_rng("settings", 3, 0).permutation(5)]
+    assert orders[3] == by_hand and arms_in_order("range(4)") == orders
+
+
+def test_more_seeds_leave_the_order_of_the_others_as_it_was() -> None:
+    few = arms_in_order("1,3")
+    assert {seed: order for seed, order in arms_in_order("0,1,2,3,4").items() if seed in few} == few
+    assert list(arms_in_order("3,0,1")) == [3, 0, 1]
 
 
 def test_what_a_sweep_is_judged_by_is_no_part_of_its_runs() -> None:
     (loose,) = compose_jobs(["-m", "interleave=shuffle", "seed=0"])
-    first = compose_jobs(["sweeps=interleaving", "analysis.margin=0.03"])[0]
+    first = min(compose_jobs(["sweeps=interleaving", "analysis.margin=0.03"]), key=number)
     assert loose.analysis is None
     assert first.analysis == Analysis(
         "probe/loss", "interleave=shuffle", "interleave=stride_jitter", 0.03, 3, DiffersIn.ORDER

@@ -84,19 +84,19 @@ def test_the_exit_code_is_the_run_s(faked: Faked, code: int) -> None:
 def test_a_sweep_s_runs_have_directories_of_their_own_in_the_sweep_s(faked: Faked) -> None:
     fake = faked(done)
     assert main(["train", "seed=0,1", "-m", "interleave=shuffle,stride_jitter", "hydra.sweep.dir=s"]) == 0
-    assert [config.run_dir for config in fake.configs] == [
-        f"s/{index}-{identity(config)}" for index, config in enumerate(fake.configs)
-    ]
-    assert len({identity(config) for config in fake.configs}) == 4
-    assert fake.overrides[1] == ["seed=0", "interleave=stride_jitter"]
+    typed = [[f"seed={seed}", f"interleave={order}"] for seed in (0, 1) for order in ("shuffle", "stride_jitter")]
+    assert {config.run_dir for config in fake.configs} == {
+        f"s/{index}-{identity(compose(overrides))}" for index, overrides in enumerate(typed)
+    }
+    assert [identity(config) for config in fake.configs] == [identity(compose(own)) for own in fake.overrides]
 
 
 def test_a_sweep_file_runs_without_m_and_the_command_line_beats_it(faked: Faked) -> None:
     fake = faked(done)
     assert main(["train", "sweeps=interleaving", "seed=5,6"]) == 0
-    assert [(type(config.interleave).__name__, config.seed) for config in fake.configs] == [
-        (strategy, seed) for seed in (5, 6) for strategy in ("Shuffle", "DiversityFirst", "StrideJitter")
-    ]
+    assert [config.seed for config in fake.configs] == [5, 5, 5, 6, 6, 6]
+    for of_seed in (fake.configs[:3], fake.configs[3:]):
+        assert {type(config.interleave).__name__ for config in of_seed} == {"Shuffle", "DiversityFirst", "StrideJitter"}
     assert {Path(config.run_dir or "").parent for config in fake.configs} == {Path("runs/interleaving")}
 
 

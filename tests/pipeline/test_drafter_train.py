@@ -49,9 +49,9 @@ class FakeStep(DrafterStep):
 class FakeSchedule:
     shares: list[float] = field(default_factory=list)
 
-    def set_share(self, share: float) -> float:
+    def set_share(self, share: float, peak_scale: float) -> float:
         self.shares.append(share)
-        return 10 * share
+        return 10 * share * peak_scale
 
 
 def features(
@@ -113,10 +113,11 @@ def test_a_step_s_result_adds_its_batches_up_by_bucket_in_ascending_order() -> N
 
 def test_the_rate_is_that_of_the_step_s_share_of_the_run() -> None:
     schedule, one = FakeSchedule(), features(0, 0, [4])
-    steps = [planned(one), planned(one, setting=StepSetting(0.5, 40.0, 3))]
+    settings = [StepSetting(0.5, 40.0, 3), StepSetting(0.5, 40.0, 3, peak_scale=0.25)]
+    steps = [planned(one), *(planned(one, setting=setting) for setting in settings)]
     trainer = trainer_of(FakeStep(Reduction.epoch), *steps, schedule=schedule)
-    rates = [trained(trainer, one).lr for _ in range(2)]
-    assert schedule.shares == [0.05, 0.5] and rates == [0.5, 5.0]
+    rates = [trained(trainer, one).lr for _ in range(3)]
+    assert schedule.shares == [0.05, 0.5, 0.5] and rates == [0.5, 5.0, 1.25]
 
 
 def test_nothing_of_a_step_is_left_for_the_next_and_a_step_with_fewer_batches_is_short() -> None:

@@ -24,7 +24,8 @@ KEYS = [
     *["strategy", "seeds", "epoch", "edges", "counts", "sequences", "tokens"],
     *["anchors", "padding_share", "per_bucket", "batches_sha256", "order_sha256", "plan_sha256", "batches_per_step"],
     *["max_run", "mean_run", "run_lengths", "max_prefix_deviation", "exhausted_at", "pick_rate", "tail_batches"],
-    *["window_tv", "step_mix_tv", "anchor_weight", "lr_share", "cost", "sync_efficiency", "memory_bytes", "hours"],
+    *["window_tv", "step_mix_tv", "weight_per_step", "anchor_weight", "peak_lr", "lr_share", "cost"],
+    *["sync_efficiency", "memory_bytes", "hours"],
     "steps_per_epoch",
     "loss_from",
 ]
@@ -99,7 +100,8 @@ def test_counts_alone_leave_null_what_they_cannot_know() -> None:
     unknown = [key for key, value in by_hand().items() if value is None]
     assert unknown == [
         *["edges", "sequences", "tokens", "anchors", "padding_share", "per_bucket", "batches_sha256", "plan_sha256"],
-        *["window_tv", "anchor_weight", "lr_share", "cost", "sync_efficiency", "memory_bytes", "hours", "loss_from"],
+        *["window_tv", "weight_per_step", "anchor_weight", "peak_lr", "lr_share", "cost", "sync_efficiency"],
+        *["memory_bytes", "hours", "loss_from"],
     ]
 
 
@@ -167,6 +169,7 @@ def test_dividing_by_the_step_favours_long_sequences_and_most_under_diversity_fi
 def test_a_constant_learning_rate_is_shared_fairly_and_a_falling_one_favours_the_early() -> None:
     plan = small_plan([1.0, 1.0, 1.0, 4.0, 4.0])
     assert diagnose(plan, np.full(2, 0.3))["lr_share"] == pytest.approx([1.0, 1.0])
+    assert diagnose(plan)["weight_per_step"] == 11 / 2
     weight = plan.batch_sums(np.array([1.0, 1.0, 1.0, 4.0, 4.0]))
     early = np.where(np.arange(3) < 2, 1.0, 0.0) * weight
     by_bucket = [early[plan.order == b].sum() / early.sum() / (weight[plan.order == b].sum() / 11) for b in (0, 1)]

@@ -67,6 +67,24 @@ def test_a_resumed_run_goes_on_in_the_same_run_with_one_axis_and_one_summary(ser
     assert len(said) == 2 and len(set(said)) == 1
 
 
+def test_under_a_sweep_s_agent_the_run_is_the_one_that_the_agent_named(
+    server: FakeWandb, run_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn = run_dir.parent / "drawn.yaml"
+    drawn.write_text("optim.lr: {value: 0.5}\n")
+    names = {"SWEEP_ID": "sweep1", "RUN_ID": "agents0", "SWEEP_PARAM_PATH": str(drawn), "DIR": str(run_dir.parent)}
+    for name, value in (names | {"PROJECT": "dflash", "ENTITY": "me"}).items():
+        monkeypatch.setenv(f"WANDB_{name}", value)
+    said: list[str] = []
+    session(run_dir, {1: 2.0, 2: 1.0}, said)
+    (run,) = server.runs.values()
+    assert (run.name, run.display_name, run.exit_code) == ("agents0", "tiny-shuffle s3", 0)
+    assert [point["trainer/step"] for point in run.history] == [1, 2]
+    assert run.config["interleave"] == {"seed": 3} and run.config["optim.lr"] == 0.5
+    assert said == [f"W&B: {server.url}/me/dflash/runs/agents0"]
+    assert list(run_dir.glob("wandb/run-*")), "its files are in the run directory all the same"
+
+
 @pytest.mark.slow
 def test_offline_sessions_become_one_run_when_they_are_synced(run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
