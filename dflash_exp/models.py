@@ -125,7 +125,7 @@ def _weight_files(path: str) -> list[str]:
 
 
 def _on_disk(path: str, name: str) -> str | None:
-    from transformers.utils import cached_file
+    from transformers.utils.hub import cached_file
 
     return cached_file(
         path,

@@ -80,7 +80,9 @@ def prospect(runs: Sequence[Asked], launcher: Slurm) -> Prospect:
     )
     most = launcher.max_gpu_hours
     if most is not None and found.gpu_hours > most:
-        raise ValueError(f"hydra.launcher.max_gpu_hours={most:g} must not be exceeded, got {found.said()}; ask for less")
+        raise ValueError(
+            f"hydra.launcher.max_gpu_hours={most:g} must not be exceeded, got {found.said()}; ask for less"
+        )
     return found
 
 
@@ -108,7 +110,7 @@ def _check_shape(topology: Topology, launcher: Slurm, first: Topology) -> None:
         )
     if launcher.nodes is not None and launcher.nodes != topology.nodes:
         raise ValueError(
-            f"hydra.launcher.nodes must be topology.nodes, got {launcher.nodes} and {topology.nodes}; set topology.nodes"
+            f"hydra.launcher.nodes must be topology.nodes, got {launcher.nodes} and {topology.nodes}; set the latter"
         )
     if launcher.packed > 1 and topology.n_ranks > 1:
         raise ValueError(
@@ -146,5 +148,3 @@ def _checked(run: Asked, launcher: Slurm, read: Readings) -> dict[str, Any] | No
             f"{limit_h:.1f}; raise one of them"
         )
     return document["hours"]
-
-

@@ -4,7 +4,7 @@
 <run>/submitted/config.yaml        the resolved configuration
                 overrides.yaml     what the user typed
                 environment.json   git revision and diff, packages, host, command at that moment
-                job.json           jobs [{job_id, launcher, submitted_at}], of a run that went to a queue; the last counts
+                job.json           jobs [{job_id, launcher, submitted_at}] where it went to a queue; the last counts
                 error.txt          why the run could not even begin
 ```
 No torch and no Hydra: the verb `status` reads it in milliseconds.

@@ -82,7 +82,6 @@ def test_a_job_whose_frozen_configuration_is_gone_is_refused_in_one_line(
     main(command(world, sweep_dir, "steps=1", "epochs=null"))
     job = json.loads((sweep_dir / "sweep.json").read_text())["jobs"][1]["run_dir"]
     shutil.rmtree(sweep_dir / job)
-    (sweep_dir / "configs" / f"{job}.yaml").unlink()
     capsys.readouterr()
     assert main(["resume", str(sweep_dir)]) == 2
-    assert f"configs/{job}.yaml must hold a job's configuration, got no file" in capsys.readouterr().err
+    assert f"{job}/submitted/config.yaml must hold a job's configuration, got no file" in capsys.readouterr().err

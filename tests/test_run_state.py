@@ -121,7 +121,7 @@ def sweep(folder: Path) -> Path:
     make(folder / "2-c", status="failed", steps=3, error="ValueError: no")
     make(folder / "10-e")
     names = ["0-a", "1-b", "2-c", "3-d", "10-e"]
-    write_sweep(folder, Sweep("g", None, [Entry([f"x={name}"], name) for name in names]), {})
+    write_sweep(folder, Sweep("g", None, [Entry([f"x={name}"], name) for name in names]))
     return folder
 
 

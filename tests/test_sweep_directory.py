@@ -49,7 +49,7 @@ def test_a_sweep_writes_what_it_is_and_every_job_s_configuration(trained: list[C
         [f"interleave={strategy}", f"seed={seed}"] for strategy in ("shuffle", "tijdeman") for seed in (0, 1)
     ]
     assert [f"s/{job['run_dir']}" for job in sweep["jobs"]] == [config.run_dir for config in trained]
-    assert [load(Path(f"s/configs/{job['run_dir']}.yaml")) for job in sweep["jobs"]] == trained
+    assert [load(Path(f"s/{job['run_dir']}/submitted/config.yaml")) for job in sweep["jobs"]] == trained
 
 
 def test_the_same_sweep_again_changes_nothing_and_has_the_same_directories(trained: list[Config]) -> None:
@@ -82,7 +82,7 @@ def test_runs_of_a_sweep_without_sweep_json_keep_their_directories(tmp_path: Pat
 def test_jobs_of_one_identity_are_told_apart_by_what_was_typed(tmp_path: Path) -> None:
     lockstep, overlapped = ["pipeline=lockstep"], ["pipeline=overlapped"]
     assert names(tmp_path, [("x", lockstep), ("x", overlapped)]) == ["0-x", "1-x"]
-    write_sweep(tmp_path, Sweep("g", None, [Entry(lockstep, "0-x"), Entry(overlapped, "1-x")]), {})
+    write_sweep(tmp_path, Sweep("g", None, [Entry(lockstep, "0-x"), Entry(overlapped, "1-x")]))
     assert names(tmp_path, [("x", overlapped), ("x", lockstep)]) == ["1-x", "0-x"]
     assert names(tmp_path, [("x", ["seed=0"])]) == ["0-x"]
 

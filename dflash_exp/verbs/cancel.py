@@ -42,7 +42,9 @@ def _told_to_stop(run_dir: Path) -> bool:
     try:
         host, pid = (run_dir / ".lock").read_text(encoding="utf-8").split()
     except (OSError, ValueError) as error:
-        raise ConfigError(f"{run_dir / '.lock'} must name host and process, got {error!r:.60}; stop it by hand") from error
+        raise ConfigError(
+            f"{run_dir / '.lock'} must name host and process, got {error!r:.60}; stop it by hand"
+        ) from error
     if host != os.uname().nodename:
         return False
     with suppress(ProcessLookupError):  # it has just ended

@@ -23,13 +23,25 @@ def status(arguments: list[str]) -> int:
     folder = Path(given.dir)
     if given.watch:
         with suppress(KeyboardInterrupt):
-            watch(folder, lambda: time.sleep(PAUSE_S), lambda counts: set(counts) == {"finished"})
+            watch(folder, lambda: time.sleep(PAUSE_S))
     else:
         print(shown(folder)[0])
     return DONE
 
 
-def watch(folder: Path, pause: Callable[[], None], ends: "Callable[[Counter[str]], bool]") -> "Counter[str]":
+def all_finished(counts: "Counter[str]") -> bool:
+    """Whether there is nothing left to wait for, or to mend."""
+    return set(counts) == {"finished"}
+
+
+def none_at_work(counts: "Counter[str]") -> bool:
+    """Whether nothing will change by itself."""
+    return not counts["queued"] and not counts["running"]
+
+
+def watch(
+    folder: Path, pause: Callable[[], None], ends: "Callable[[Counter[str]], bool]" = all_finished
+) -> "Counter[str]":
     """Show it again and again, in place on a terminal, until the counts of states say that it ends."""
     while True:
         text, counts = shown(folder)

@@ -4,7 +4,7 @@ import sys
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, replace
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,7 +13,7 @@ from dflash_exp.launch.launchers import Slurm
 from dflash_exp.run_state import run_state
 from dflash_exp.submitted import SUBMITTED, QueuedJob, jobs_of, note_job
 from dflash_exp.suggest import ConfigError
-from dflash_exp.verbs.status import watch
+from dflash_exp.verbs.status import all_finished, none_at_work, watch
 from dflash_exp.verbs.sweep import checked_sweep, freeze_all
 from dflash_exp.verbs.verb import DONE, FAILED
 
@@ -74,7 +74,7 @@ def hand_over(runs: "Mapping[Path, Config]", launcher: Slurm, folder: Path) -> N
         job_ids = sbatch(submitter(launcher, _shape(folder, next(iter(runs.values())), code), kept), tasks)
     except (OSError, ValueError) as error:
         raise ConfigError(str(error)) from error
-    now = datetime.now(timezone.utc).isoformat(timespec="seconds")
+    now = datetime.now(UTC).isoformat(timespec="seconds")
     by_name = {}
     for job_id, pack in zip(job_ids, packs, strict=True):
         for path in pack:
@@ -154,8 +154,8 @@ def _shown(launcher: Slurm, shape: "JobShape", kept: Path, n_jobs: int) -> int:
 
 
 def _waited(folder: Path) -> int:
-    counts = watch(folder, lambda: time.sleep(PAUSE_S), lambda counts: not counts["queued"] and not counts["running"])
-    return DONE if set(counts) == {"finished"} else FAILED
+    counts = watch(folder, lambda: time.sleep(PAUSE_S), none_at_work)
+    return DONE if all_finished(counts) else FAILED
 
 
 def _say(line: str) -> None:

@@ -23,8 +23,10 @@ def test_jobs_that_have_not_ended_are_told_by_id(slurm: FakeSlurm) -> None:
     slurm.answers("squeue", "7_0|RUNNING|gpu[04-05]\n7_1|PENDING|(Priority)\n7_2|TIMEOUT|gpu04\n8|COMPLETING|gpu06\n")
     found = in_queue(["7_0", "7_1", "7_2", "8"])
     assert found == {
-        "7_0": InQueue("RUNNING", "gpu[04-05]"), "7_1": InQueue("PENDING", "Priority"), "8": InQueue("COMPLETING", "gpu06"),
-    }  # fmt: skip
+        "7_0": InQueue("RUNNING", "gpu[04-05]"),
+        "7_1": InQueue("PENDING", "Priority"),
+        "8": InQueue("COMPLETING", "gpu06"),
+    }
     assert [job.waits for job in found.values()] == [False, True, False]
     assert slurm.asked("squeue") == ["--noheader --array --jobs=7,8 --format=%i|%T|%R"]
 
@@ -67,9 +69,7 @@ def test_a_task_that_is_cancelled_or_too_old_or_back_already_is_left(
 
 def test_a_queue_that_does_not_take_it_back_is_quoted(in_job: FakeSlurm) -> None:
     in_job.answers("scontrol", "Requested operation is presently disabled", code=1)
-    assert requeue(2).said == (
-        "not requeued (Requested operation is presently disabled); dflash-exp resume goes on"
-    )
+    assert requeue(2).said == ("not requeued (Requested operation is presently disabled); dflash-exp resume goes on")
 
 
 def test_tasks_meet_on_the_first_node_or_where_all_of_them_are(

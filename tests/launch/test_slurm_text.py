@@ -8,6 +8,7 @@ import pytest
 from dflash_exp.compose import compose_jobs
 from dflash_exp.launch.launchers import Slurm
 from dflash_exp.launch.slurm import JobShape, submitter
+from dflash_exp.suggest import ConfigError
 
 SHAPE = JobShape("sweep", nodes=2, ranks_per_node=8, code=Path("/shared/it's code"))
 
@@ -72,13 +73,13 @@ def test_packed_runs_share_one_task_with_the_cores_of_all() -> None:
     ],
 )
 def test_a_bad_setting_is_one_line(override: str, said: str) -> None:
-    with pytest.raises(ValueError, match=".") as caught:
+    with pytest.raises(ConfigError) as caught:
         settings(override)
     assert said in str(caught.value) and "\n" not in str(caught.value)
 
 
 def test_a_launcher_that_knows_nothing_of_runs_is_refused() -> None:
-    with pytest.raises(ValueError, match="hydra/launcher must be basic, debug, local or one of slurm's, got x.Y"):
+    with pytest.raises(ConfigError, match=r"hydra/launcher must be basic, debug, local or one of slurm's, got x\.Y"):
         compose_jobs(["hydra.launcher._target_=x.Y"])
 
 

@@ -110,22 +110,24 @@ def test_without_slurm_a_dry_run_is_shown_and_a_submission_refused(
     assert list(Path().iterdir()) == []
 
 
-@pytest.mark.parametrize(
-    ("more", "said"),
-    [
-        (["seed=0,1", "optim.lr=0.1,-1"], "optim.lr must be >= 0, got -1.0 (job 2 of 8: interleave=shuffle seed=0 optim.lr=-1)"),
-        (["batches_per_step=4,2,1", "topology.ranks_per_node=2"], "batches_per_step must be >= the number of ranks"),
-        (["topology.ranks_per_node=1,2"], "jobs of one array must have the same nodes and ranks, got 1 x 2 beside 1 x 1"),
-        (["topology=colocated8", "batches_per_step=8", "hydra/launcher=slurm_1gpu"], "got 1 for 8; say hydra.launcher.gp"),
-        (["hydra.launcher.nodes=2"], "hydra.launcher.nodes must be topology.nodes, got 2 and 1"),
-        (["hydra.launcher.packed=2", "topology.ranks_per_node=2"], "hydra.launcher.packed must be 1 for a run of several"),
-        (["hydra.launcher.gpu_memory_gb=0.0001"], "hydra.launcher.gpu_memory_gb must hold a rank's peak, predicted"),
-        (["plan.tokens_per_s=0.0001"], "hydra.launcher.timeout_min and max_requeues must allow for the run, predicted"),
-        (["hydra/launcher=slurm_8gpu", "hydra.launcher.max_gpu_hours=300"], "max_gpu_hours=300 must not be exceeded, got"),
-        (["target.path=owner/not-here"], "target.path must be readable without a network, 'owner/not-here' lacks"),
-        (["data.path=nowhere"], "data.path must be a store with a manifest.json, got nowhere"),
-    ],
-)  # fmt: skip
+TWO_RANKS = "topology.ranks_per_node=2"
+COLOCATED = ["topology=colocated8", "batches_per_step=8", "hydra/launcher=slurm_1gpu"]
+WRONG = [
+    (["seed=0,1", "optim.lr=0.1,-1"], "got -1.0 (job 2 of 8: interleave=shuffle seed=0 optim.lr=-1)"),
+    (["batches_per_step=4,2,1", TWO_RANKS], "batches_per_step must be >= the number of ranks"),
+    (["topology.ranks_per_node=1,2"], "jobs of one array must have the same nodes and ranks, got 1 x"),
+    (COLOCATED, "must find its GPUs on a node, got 1 for 8; say hydra.launcher.gpus_per_node=8"),
+    (["hydra.launcher.nodes=2"], "hydra.launcher.nodes must be topology.nodes, got 2 and 1"),
+    (["hydra.launcher.packed=2", TWO_RANKS], "hydra.launcher.packed must be 1 for a run of several ranks, got 2 for 2"),
+    (["hydra.launcher.gpu_memory_gb=0.0001"], "hydra.launcher.gpu_memory_gb must hold a rank's peak, predicted"),
+    (["plan.tokens_per_s=0.0001"], "hydra.launcher.timeout_min and max_requeues must allow for the run, predicted"),
+    (["hydra/launcher=slurm_8gpu", "hydra.launcher.max_gpu_hours=300"], "max_gpu_hours=300 must not be exceeded"),
+    (["target.path=owner/not-here"], "target.path must be readable without a network, 'owner/not-here' lacks"),
+    (["data.path=nowhere"], "data.path must be a store with a manifest.json, got nowhere"),
+]
+
+
+@pytest.mark.parametrize(("more", "said"), WRONG)
 def test_what_would_not_do_submits_nothing(
     world: World, slurm: FakeSlurm, capsys: pytest.CaptureFixture[str], more: list[str], said: str
 ) -> None:

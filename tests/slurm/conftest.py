@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 
 from dflash_exp.cli import main
-from dflash_exp.run_state import Word, run_state
 from dflash_exp.launch.queue import in_queue
+from dflash_exp.run_state import Word, run_state
 from dflash_exp.submitted import jobs_of
 from dflash_exp.telemetry.sinks import read_records
 from tests.world import World, make_world
 
 HERE = Path(__file__).parent
-PATIENCE_S = 120.0
+PATIENCE_S = 300.0
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,9 @@ def test_a_sweep_is_one_array_of_what_was_composed_and_a_failing_job_leaves_the_
 ) -> None:
     sweep_dir, own = cluster.folder / "sweep", cluster.folder / "conf" / "batches"
     own.mkdir(parents=True)
-    option = "_target_: dflash_exp.plan.batches.TokenBudget\nbudget_tokens: {}\npool: 8\nmax_sequences: null\nfrozen: false"
+    option = (
+        "_target_: dflash_exp.plan.batches.TokenBudget\nbudget_tokens: {}\npool: 8\nmax_sequences: null\nfrozen: false"
+    )
     (own / "mine.yaml").write_text(option.format(96))
     asked = ["-m", f"--config-dir={own.parent}", "batches=mine", "optim.lr=0.01,1e30", "seed=0,1", "epochs=2"]
     two_ranks = ["topology.ranks_per_node=2", "hydra/launcher=slurm_8gpu", "+hydra.launcher.sbatch.begin=now+2seconds"]
