@@ -88,10 +88,18 @@ def rank_devices(topology: Topology, rank: int) -> RankDevices:
     return RankDevices(torch.device("cuda", first), targets)
 
 
+def visible_devices() -> list[str]:
+    """Ids of the CUDA devices that this process may use, as CUDA_VISIBLE_DEVICES has them."""
+    listed = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if listed is None:
+        return [str(i) for i in range(torch.cuda.device_count())]
+    return [gpu for gpu in listed.split(",") if gpu]
+
+
 def whereabouts(topology: Topology, rank: int, device: str) -> dict[str, object]:
     """Where a rank runs, as environment.json says it: host, Slurm's node, the target's device, its share of the GPUs
     that this job may see, by their ids."""
-    visible = [gpu for gpu in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if gpu]
+    visible = visible_devices()
     share, place = len(visible) // topology.ranks_per_node, rank % topology.ranks_per_node
     return {
         "host": platform.node(),

@@ -8,10 +8,8 @@ import os
 import signal
 import sys
 import traceback
-from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from threading import Thread
 
 import yaml
 
@@ -19,7 +17,8 @@ from dflash_exp.config import Config
 from dflash_exp.distributed import rank_devices
 from dflash_exp.door import load, to_yaml
 from dflash_exp.experiment import run
-from dflash_exp.launch.local import FAILED, LIFELINE, WRONG_INPUT, run_ranks
+from dflash_exp.launch.children import FAILED, WRONG_INPUT, stop_with_the_launcher
+from dflash_exp.launch.local import run_ranks
 from dflash_exp.ranks import Alone, Group, place_of
 from dflash_exp.stop import SIGNALS, StopSignals, say_at_once
 from dflash_exp.suggest import ConfigError
@@ -88,17 +87,6 @@ def main(config_file: Path, overrides_file: Path) -> int:
         except BaseException:  # the process's edge
             say_at_once(f"rank {rank} failed:\n{traceback.format_exc()}")
             return FAILED
-
-
-def stop_with_the_launcher() -> None:
-    """Where the launcher dies, this rank is asked to stop: the pipe that it held closes."""
-
-    def watch(lifeline: int) -> None:
-        with suppress(OSError):
-            os.read(lifeline, 1)
-        os.kill(os.getpid(), signal.SIGTERM)
-
-    Thread(target=watch, args=(int(os.environ[LIFELINE]),), daemon=True).start()
 
 
 if __name__ == "__main__":

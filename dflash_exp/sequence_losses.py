@@ -30,7 +30,7 @@ from dflash_exp.plan.sequences import array_sha256
 from dflash_exp.planning import token_limit
 from dflash_exp.run_directory import inputs_there
 from dflash_exp.suggest import ConfigError
-from dflash_exp.telemetry.progress import duration
+from dflash_exp.telemetry.duration import duration
 
 LOSSES = "losses"
 """The folder of a run directory that they are kept in."""

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from dflash_exp.telemetry.progress import duration
+from dflash_exp.telemetry.duration import duration
 
 UNKNOWN_COST = "cost and memory are not known: the target's config.json is not on this machine"
 

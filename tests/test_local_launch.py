@@ -10,7 +10,8 @@ from threading import Timer
 
 import pytest
 
-from dflash_exp.launch.local import LIFELINE, run_ranks
+from dflash_exp.launch.children import LIFELINE
+from dflash_exp.launch.local import run_ranks
 
 PROLOGUE = "import os, signal, sys, time; rank = int(os.environ['RANK']); "
 
@@ -67,15 +68,21 @@ def test_a_signal_goes_to_every_rank_and_to_who_listened_before() -> None:
 
 
 def test_a_rank_outlives_no_launcher_that_was_killed(tmp_path: Path) -> None:
-    rank = PROLOGUE + f"os.read(int(os.environ['{LIFELINE}']), 1); open(f'{tmp_path}/{{rank}}', 'w').close()"
+    begun, over = (f"open(f'{tmp_path}/{word}-{{rank}}', 'w').close()" for word in ("begun", "over"))
+    rank = PROLOGUE + f"{begun}; os.read(int(os.environ['{LIFELINE}']), 1); {over}"
     launcher = f"from dflash_exp.launch.local import run_ranks; run_ranks([{sys.executable!r}, '-c', {rank!r}], 2, 5)"
     process = subprocess.Popen([sys.executable, "-c", launcher], cwd=Path(__file__).parents[1])
-    time.sleep(8)
-    assert process.poll() is None and not list(tmp_path.iterdir())
+    wait_for(2, tmp_path, "begun-*")
+    assert process.poll() is None and not list(tmp_path.glob("over-*"))
     process.kill()
     process.wait()
-    for _ in range(100):
-        if len(list(tmp_path.iterdir())) == 2:
+    wait_for(2, tmp_path, "over-*")
+
+
+def wait_for(n_files: int, folder: Path, pattern: str) -> None:
+    """Fails after a minute, in which a busy machine imports torch."""
+    for _ in range(600):
+        if len(list(folder.glob(pattern))) == n_files:
             return
         time.sleep(0.1)
-    pytest.fail("the ranks went on alone")
+    pytest.fail(f"there are not {n_files} of {pattern}")

@@ -17,7 +17,7 @@ from dflash_exp.plan.cost import StageCosts, counted_costs
 from dflash_exp.planning import plan_document, plan_run
 from dflash_exp.pricing import trained_mfu
 from dflash_exp.target import TargetConfig, TargetDtype
-from dflash_exp.telemetry.progress import duration
+from dflash_exp.telemetry.duration import duration
 
 LENGTHS = (10, 10, 10, 40, 40)
 """Three in a batch of bucket 0, two batches of one in bucket 1; two tokens each are prompt, so 7 and 37 candidates."""

@@ -8,17 +8,16 @@ a node has failed the same pickle runs again, and the run goes on from what lies
 import os
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from dflash_exp.launch import queue
-from dflash_exp.launch.workers import Command, run_workers
+from dflash_exp.launch.children import DONE, FAILED, STOPPED, WRONG_INPUT, stop_with_the_launcher
+from dflash_exp.launch.workers import Command, Progress, run_workers
 from dflash_exp.stop import StopSignals, say_at_once
 from dflash_exp.submitted import forget_error, frozen_config, frozen_overrides, note_error
 from dflash_exp.suggest import ConfigError
-
-DONE, FAILED, WRONG_INPUT, STOPPED = 0, 1, 2, 75
 
 
 @dataclass(frozen=True)
@@ -33,7 +32,6 @@ class SlurmTask:
     def __call__(self) -> None:
         """Train to the end, or requeue; exits with 75 where a stopped run is left as it is."""
         with StopSignals() as stop:  # and not submitit's handlers, which know one rank
-            write_to_logs(Path(self.run_dirs[0]))
             code = packed(self.run_dirs) if self.packed else as_rank(Path(self.run_dirs[0]), stop)
             if code == STOPPED and os.environ["SLURM_PROCID"] == "0":
                 requeued = queue.requeue(self.max_requeues)
@@ -47,21 +45,43 @@ class SlurmTask:
 
 def as_rank(run_dir: Path, stop: StopSignals) -> int:
     """One rank of the run, whose place Slurm says."""
+    write_to_logs(run_dir)
     address, port = queue.meeting_point()
     os.environ |= {"MASTER_ADDR": address, "MASTER_PORT": port}
     return run_submitted(run_dir, stop, speaks=os.environ["SLURM_PROCID"] == "0")
 
 
 def packed(run_dirs: Sequence[str]) -> int:
-    """Every run in a process with a share of the job's CUDA devices; 75 where one of them was stopped."""
-    devices = [device for device in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if device]
-    codes = run_workers([worker(run_dir) for run_dir in run_dirs], len(run_dirs), devices)
+    """Every run in a process with a share of the job's cores and CUDA devices; 75 where one of them was stopped."""
+    n_runs, log = len(run_dirs), f"slurm-{queue.own_job_id()}-0.out"
+    threads = max(1, int(os.environ.get("SLURM_CPUS_PER_TASK", "1")) // n_runs)
+    workers = [worker(Path(run_dir), log, {"OMP_NUM_THREADS": str(threads)}) for run_dir in run_dirs]
+    from dflash_exp.distributed import visible_devices
+
+    visible = visible_devices()
+    codes = run_workers(workers, n_runs, tell, share=lambda place: devices_of(place, n_runs, visible))
     return next((code for code in (STOPPED, FAILED, WRONG_INPUT) if code in codes), DONE)
 
 
-def worker(run_dir: str) -> Command:
-    """The command that runs what was asked for in a directory."""
-    return Command([sys.executable, "-P", "-m", "dflash_exp.launch.job", run_dir], Path(run_dir) / "logs" / "run.out")
+def worker(run_dir: Path, log: str, environment: Mapping[str, str]) -> Command:
+    """The command that runs what was asked for in a directory, and writes into its logs/."""
+    argv = [sys.executable, "-m", "dflash_exp.launch.job", str(run_dir)]
+    return Command(run_dir.name, argv, environment, run_dir / "logs" / log)
+
+
+def devices_of(place: int, n_places: int, visible: Sequence[str]) -> dict[str, str]:
+    """The CUDA devices of one of so many processes: as many as all can have, one of them where there are too few."""
+    if not visible:
+        return {}
+    share = max(1, len(visible) // n_places)
+    first = place * share % len(visible)
+    return {"CUDA_VISIBLE_DEVICES": ",".join(visible[first : first + share])}
+
+
+def tell(progress: Progress) -> None:
+    """Say that a run begins, or how it ended."""
+    took = "" if progress.code is None else f" after {progress.wall_s:.0f} s"
+    say_at_once(f"[{progress.number}] {progress.command.name}: {progress.word}{took}")
 
 
 def run_submitted(run_dir: Path, stop: StopSignals, *, speaks: bool) -> int:
@@ -101,6 +121,7 @@ def write_to_logs(run_dir: Path) -> None:
 def main(run_dir: Path) -> int:
     """A run in a process of its own on this machine."""
     with StopSignals() as stop:
+        stop_with_the_launcher()
         return run_submitted(run_dir, stop, speaks=True)
 
 

@@ -13,14 +13,20 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from queue import Empty, Queue
 from threading import Thread
-from types import FrameType
 
 from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsage]
 
-DONE, FAILED, WRONG_INPUT, STOPPED = 0, 1, 2, 75
-FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR2)
-LIFELINE = "DFLASH_EXP_LIFELINE"
-"""The environment's name for a pipe that closes when this process dies."""
+from dflash_exp.launch.children import (
+    DONE,
+    FAILED,
+    FORWARDED,
+    LIFELINE,
+    STOPPED,
+    WRONG_INPUT,
+    forwarding,
+    lifeline,
+    threads_each,
+)
 
 
 def run_ranks(
@@ -33,14 +39,14 @@ def run_ranks(
     signal came before there were ranks.
     """
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    lifeline, held = os.pipe()
-    environment = {**os.environ, **_shared(n_ranks, store.port), LIFELINE: str(lifeline)}
+    children: list[subprocess.Popen] = []
     ended: Queue[int] = Queue()
-    with _forwarding() as children:
+    with lifeline() as given, forwarding(lambda number: [child.send_signal(number) for child in children]):
+        environment = {**os.environ, **_shared(n_ranks, store.port), LIFELINE: str(given)}
         with _blocked():
             for rank in range(n_ranks):
                 of_rank = environment | {"RANK": str(rank), "LOCAL_RANK": str(rank)}
-                children.append(subprocess.Popen(command, env=of_rank, pass_fds=[lifeline], start_new_session=True))
+                children.append(subprocess.Popen(command, env=of_rank, pass_fds=[given], start_new_session=True))
         for child in children:
             Thread(target=lambda child=child: ended.put(child.wait()), daemon=True).start()
             if asked_to_stop():
@@ -50,8 +56,6 @@ def run_ranks(
         finally:
             for child in children:
                 child.kill()
-            os.close(lifeline)
-            os.close(held)
     failed = [code for code in codes if code not in (DONE, STOPPED)]
     if failed:
         return WRONG_INPUT if failed[0] == WRONG_INPUT else FAILED
@@ -60,37 +64,14 @@ def run_ranks(
 
 def _shared(n_ranks: int, port: int) -> Mapping[str, str]:
     """What torchrun leaves in the environment of every rank; ranks on a CPU share its cores out."""
-    threads = max(1, (os.cpu_count() or 1) // n_ranks)
     return {
         "WORLD_SIZE": str(n_ranks),
         "LOCAL_WORLD_SIZE": str(n_ranks),
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(port),
         "TORCHELASTIC_USE_AGENT_STORE": "True",
-        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(threads)),
+        "OMP_NUM_THREADS": threads_each(n_ranks),
     }
-
-
-@contextmanager
-def _forwarding() -> Iterator[list[subprocess.Popen]]:
-    """Whatever signal comes goes on to the processes of the list, and to the handler that was there before."""
-    children: list[subprocess.Popen] = []
-
-    def forward(number: int, frame: FrameType | None) -> None:
-        for child in children:
-            child.send_signal(number)
-        handler = before[signal.Signals(number)]
-        if callable(handler):
-            handler(number, frame)
-
-    before = {number: signal.getsignal(number) for number in FORWARDED}
-    for number in FORWARDED:
-        signal.signal(number, forward)
-    try:
-        yield children
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 @contextmanager

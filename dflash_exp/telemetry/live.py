@@ -15,6 +15,7 @@ from rich.panel import Panel
 from rich.text import Text
 
 from dflash_exp.messages import ChannelFill
+from dflash_exp.telemetry.duration import duration
 from dflash_exp.telemetry.standing import Recent, StageShare, Standing
 
 BUCKET_STYLES = (
@@ -173,11 +174,3 @@ def figure(value: float | None) -> str:
 def seconds(value: float) -> str:
     """812 ms or 1.24 s."""
     return f"{value * 1000:.0f} ms" if value < 0.9995 else f"{value:.2f} s"
-
-
-def duration(seconds: float) -> str:
-    """2h03m, 4m10s or 12s."""
-    whole = round(seconds)
-    if whole >= 3600:
-        return f"{whole // 3600}h{whole % 3600 // 60:02d}m"
-    return f"{whole // 60}m{whole % 60:02d}s" if whole >= 60 else f"{whole}s"

@@ -12,7 +12,8 @@ from rich.console import Console
 from rich.live import Live
 
 from dflash_exp.messages import StepResult, StepTiming
-from dflash_exp.telemetry.live import Frame, duration, figure
+from dflash_exp.telemetry.duration import duration
+from dflash_exp.telemetry.live import Frame, figure
 from dflash_exp.telemetry.standing import Standing, Tally
 
 PLAIN_EVERY_S = 15.0

@@ -1,12 +1,15 @@
-"""A sweep's jobs, one after the other."""
+"""A sweep's jobs on this machine: one after the other, or side by side."""
 
 import sys
 import traceback
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dflash_exp.launch.launchers import InTurn, Local
 from dflash_exp.stop import StopSignals
 from dflash_exp.suggest import ConfigError
+from dflash_exp.telemetry.duration import duration
 from dflash_exp.verbs.verb import DONE, FAILED, STOPPED, WRONG_INPUT, refused
 
 if TYPE_CHECKING:
@@ -31,15 +34,39 @@ def in_turn(jobs: "list[Job]", run: "Callable[[Job], int]", asked_to_stop: Calla
 def trained_here(jobs: "list[Job]", stop: StopSignals) -> int:
     """Train them on this machine, as their launcher says."""
 
+    asked = lambda: stop.requested is not None  # noqa: E731
+    launcher = jobs[0].launcher
+    if isinstance(launcher, Local) and len(jobs) > 1:
+        return side_by_side([Path(job.config.run_dir or "") for job in jobs], launcher.n_jobs, asked)
+
     def train(job: "Job") -> int:
         from dflash_exp.rank import start
 
         return start(job.config, job.overrides, stop)
 
-    return in_turn(jobs, train, lambda: stop.requested is not None)
+    return in_turn(jobs, train, asked)
+
+
+def side_by_side(run_dirs: list[Path], n_jobs: int, asked_to_stop: Callable[[], bool]) -> int:
+    """Train what is frozen in these directories, some at a time, each in a process of its own."""
+    from dflash_exp.distributed import visible_devices
+    from dflash_exp.launch.job import devices_of, worker
+    from dflash_exp.launch.workers import Progress, run_workers
+
+    def tell(progress: Progress) -> None:
+        took = "" if progress.code is None else f" after {duration(progress.wall_s)}"
+        name, word = progress.command.name, progress.word
+        print(f"[{progress.number}/{len(run_dirs)}] {name}: {word}{took}", file=sys.stderr, flush=True)
+
+    workers = [worker(run_dir, "run.out", {}) for run_dir in run_dirs]
+    visible = visible_devices()
+    codes = run_workers(workers, n_jobs, tell, asked_to_stop, lambda place: devices_of(place, n_jobs, visible))
+    return next((code for code in (STOPPED, FAILED, WRONG_INPUT) if code in codes), DONE)
 
 
 def _outcome(job: "Job", run: "Callable[[Job], int]") -> int:
+    if isinstance(job.launcher, InTurn) and job.launcher.stop_at_failure:
+        return run(job)
     try:
         return run(job)
     except ConfigError as error:

@@ -12,6 +12,7 @@ from dflash_exp.launch.queue import InQueue, in_queue
 from dflash_exp.run_state import Found, RunState, find_runs, run_state
 from dflash_exp.submitted import QueuedJob, jobs_of
 from dflash_exp.suggest import ConfigError, parsed
+from dflash_exp.telemetry.duration import duration
 from dflash_exp.verbs.verb import DONE, Verb
 
 PAUSE_S = 2.0
@@ -92,17 +93,12 @@ def _detail(state: RunState) -> str:
         begun = [f"at {of_all}"] if state.step else []
         return ", ".join([*begun, *([] if state.job is None else [state.job])])
     if state.word == "running":
-        left = [] if state.eta_s is None else [f"{_duration(state.eta_s)} left"]
+        left = [] if state.eta_s is None else [f"{duration(state.eta_s)} left"]
         speed = [] if state.tokens_per_s is None else [f"{state.tokens_per_s:,.0f} tokens/s"]
         return ", ".join([of_all, *left, *speed, *([] if state.job is None else [state.job])])
     if state.word == "failed":
         return f"after {of_all}: {state.error}"
     return f"at {of_all}" if state.word == "stopped" else ""
-
-
-def _duration(seconds: float) -> str:
-    hours, rest = divmod(round(seconds), 3600)
-    return f"{hours}h {rest // 60:02d}m" if hours else f"{rest // 60}m {rest % 60:02d}s"
 
 
 def _parser() -> argparse.ArgumentParser:

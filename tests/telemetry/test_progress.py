@@ -10,7 +10,8 @@ import pytest
 from rich.console import Console
 
 from dflash_exp.messages import LossSums, StageTime, StepResult, StepTiming
-from dflash_exp.telemetry.progress import REDRAWN_PER_S, ProgressLine, duration, is_drawn_on, plain_line
+from dflash_exp.telemetry.duration import duration
+from dflash_exp.telemetry.progress import REDRAWN_PER_S, ProgressLine, is_drawn_on, plain_line
 from dflash_exp.telemetry.standing import Tally
 
 MakeStep = Callable[..., tuple[StepResult, StepTiming]]
