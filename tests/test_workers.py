@@ -233,3 +233,9 @@ def test_the_pool_needs_neither_torch_nor_hydra() -> None:
     shown = "import sys, dflash_exp.launch.workers; print({'torch', 'hydra', 'omegaconf'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", shown], cwd=Path(__file__).parents[1], capture_output=True, text=True)
     assert done.stdout == "set()\n", done.stderr
+
+
+def test_no_two_that_run_have_one_place(tmp_path: Path) -> None:
+    waiting = commands(tmp_path, ["print(os.environ['PLACE']); time.sleep(.3)"] * 4)
+    assert run_workers(waiting, 2, lambda _: None, share=lambda place: {"PLACE": str(place)}) == [0, 0, 0, 0]
+    assert sorted(written(one) for one in waiting) == ["0\n", "0\n", "1\n", "1\n"]
