@@ -73,8 +73,9 @@ def run_workers(
     """Run them all, at most `n_jobs` at once: 0 done, 75 stopped or never begun, 2 refused, 1 failed in any other way.
 
     `asked_to_stop`: whether a signal came before this was called. `share`: what of the environment the process in each
-    of `n_jobs` places (from 0) has to itself; no two that run have one place. Must be called in the main thread. An exception, as a
-    second Ctrl-C is where somebody listens for it, kills what runs and goes on. Raises ValueError for `n_jobs` under 1.
+    of `n_jobs` places (from 0) has to itself; no two that run have one place. Must be called in the main thread. An
+    exception, as a second Ctrl-C is where somebody listens for it, kills what runs and goes on. Raises ValueError for
+    `n_jobs` under 1.
     """
     if n_jobs < 1:
         raise ValueError(f"n_jobs must be >= 1, got {n_jobs}; 1 runs them one after the other")
