@@ -28,6 +28,7 @@ LOSSES = (
     "is the mean of stretches of the run."
 )
 DECODED = "Decoded: 95 % interval by a bootstrap over prompts and seeds; all arms are decoded on the same prompts."
+CONFLICT = "Cosine between the gradients of two buckets' parts of the probe; mean over seeds. Red: at odds."
 SPEED = "Bar: mean, dots: seeds. Tokens without padding; the share of the time in which the drafter waits for features."
 
 
@@ -61,6 +62,10 @@ def pictures(report: Report, composition: Mapping[str, np.ndarray]) -> list[Pict
         caption = DECODED
         found.append(Picture("tau", "Accepted tokens", caption, figures_curves.tau_figure(drawn, known)))
     speed, waits = report.row("throughput/tokens_per_s"), report.row("wait_share")
+    conflicts = [held for arm in report.arms if (held := conflict_of(arm)) is not None]
+    if conflicts:
+        figure = figures_effects.conflict_figure(conflicts)
+        found.append(Picture("conflict", "Buckets at odds", CONFLICT, figure))
     if speed and waits:
         figure = figures_effects.speed_figure(drawn, speed.values, waits.values)
         found.append(Picture("speed", "Speed", SPEED, figure))
@@ -91,6 +96,14 @@ def _of_orders(report: Report) -> list[Picture]:
                 figures_orders.shares_figure(orders)),
         Picture("orders", "The orders", which, figures_orders.strips_figure(orders)),
     ]  # fmt: skip
+
+
+def conflict_of(arm: Arm) -> tuple[str, list[int], np.ndarray] | None:
+    """The mean over an arm's runs of what their gradients' cosines by bucket were; None where none recorded them."""
+    held = [(run.result.get("dynamics") or {}).get("conflict") for run in arm.runs.values() if run.finished]
+    known = [one for one in held if one and one["buckets"]]
+    same = [one for one in known if one["buckets"] == known[0]["buckets"]]
+    return (arm.label, same[0]["buckets"], np.mean([one["cosines"] for one in same], axis=0)) if same else None
 
 
 def orders_of(arms: Sequence[Arm]) -> list[tuple[str, np.ndarray]]:

@@ -1,4 +1,4 @@
-"""Figures of differences: the verdict as an interval beside the margin, speed and waits.
+"""Figures of differences: the verdict as an interval beside the margin, speed and waits, buckets at odds.
 
 In: contrasts and arms as they are drawn. Out: figures.
 """
@@ -76,3 +76,23 @@ def _draw_bars(axes: Axes, drawn: Sequence[Drawn], values: Values) -> None:
         axes.plot(held, np.full(len(held), row), "o", color=INK, markersize=3, markeredgewidth=0)
     axes.set(ylim=(len(drawn) - 0.4, -0.6), yticks=())
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{short(value)} {unit}".strip()))
+
+
+def conflict_figure(matrices: Sequence[tuple[str, Sequence[int], np.ndarray]]) -> Figure:
+    """Cosines between the gradients of buckets at one place, a matrix an arm: label, buckets [K], cosines [K, K]."""
+    n_columns = min(4, len(matrices))
+    n_rows = -(-len(matrices) // n_columns)
+    figure = new_figure(0.3 + 2.3 * n_rows)
+    grid = figure.add_gridspec(n_rows, n_columns)
+    for place, (label, buckets, cosine_KK) in enumerate(matrices):
+        axes = figure.add_subplot(grid[place // n_columns, place % n_columns])
+        axes.imshow(cosine_KK, cmap="RdBu", vmin=-1, vmax=1)
+        for row, column in np.ndindex(cosine_KK.shape):
+            ink = "#fdfdfd" if abs(cosine_KK[row, column]) > 0.6 else "#111111"  # on colours of their own, on any page
+            text = f"{cosine_KK[row, column]:.2f}"
+            axes.text(column, row, text, ha="center", va="center", size=7, color=ink)
+        axes.set_xticks(range(len(buckets)), [str(b) for b in buckets])
+        axes.set_yticks(range(len(buckets)), [str(b) for b in buckets])
+        titled(axes, label)
+        bare(axes)
+    return figure

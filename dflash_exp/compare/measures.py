@@ -38,14 +38,14 @@ def _decoded(field: str) -> Callable[[Run], float | None]:
     return lambda run: run.evaluation.get(field)
 
 
-def _dynamics(field: str) -> Callable[[Run], float | None]:
-    """Of result.json's `dynamics`, else the last in the records."""
+def composition_share(run: Run) -> float | None:
+    """How much of the train loss's variance the steps' composition forecasts."""
+    return (run.result.get("dynamics") or {}).get("composition_share")
 
-    def read(run: Run) -> float | None:
-        held = (run.result.get("dynamics") or {}).get(field)
-        return float(held) if isinstance(held, int | float) else run.last(f"dynamics/{field}")
 
-    return read
+def whiplash(run: Run) -> float | None:
+    """How much less the gradients of steps of two buckets agree than those of one."""
+    return ((run.result.get("dynamics") or {}).get("whiplash") or {}).get("contrast")
 
 
 def train_loss(run: Run) -> float | None:
@@ -105,8 +105,8 @@ MEASURES = (
     Measure("probe/loss", "probe loss", True, 4, _last("probe/loss")),
     Measure("probe/tau_replayed", "τ replayed", False, 3, _last("probe/tau_replayed")),
     Measure("tau_pooled", "τ decoded", False, 3, _decoded("tau_pooled")),
-    Measure("composition_share", "composition share", True, 1, _dynamics("composition_share"), 100, "%"),
-    Measure("whiplash", "whiplash", True, 3, _dynamics("whiplash")),
+    Measure("composition_share", "composition share", True, 1, composition_share, 100, "%"),
+    Measure("whiplash", "whiplash", True, 3, whiplash),
     Measure("throughput/tokens_per_s", "tokens/s", False, 0, tokens_per_s),
     Measure("padding_share", "padding", True, 1, padding_share, 100, "%"),
     Measure("wait_share", "drafter waits", True, 1, wait_share, 100, "%"),

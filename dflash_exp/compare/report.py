@@ -161,13 +161,13 @@ def _sentences(
     hours = [device_hours(run) or 0.0 for arm in arms for run in arm.runs.values()]
     by_name = {row.values.measure.name: row for row in rows}
     tau = by_name.get("tau_pooled", by_name.get("probe/tau_replayed"))
-    told = [] if tau is None else [each for each in tau.contrasts.values() if first is None or each.a == first.a]
     values = tau.values if tau is not None else values_of(arms, measure("tau_pooled"))
+    told = primary(values, question, arms) or next(iter(tau.contrasts.values() if tau else ()), None)
     return [
         sentences.compared(arms, asked.group),
         sentences.equal(shared, _groups(differing([next(iter(arm.runs.values())) for arm in arms]))),
         sentences.verdict(first, list(rows[0].contrasts.values()), question, rows[0].values),
-        sentences.decoding(told[:1], values, values_of(arms, measure("speedup"))),
+        sentences.decoding(told, values, values_of(arms, measure("speedup"))),
         sentences.cost(sum(hours), sum(hour > 0 for hour in hours), asked.commands),
     ]
 

@@ -71,11 +71,11 @@ def verdict(
         return head, _without_contrast(others, values)
     kind, share = values.measure, contrast.difference / contrast.margin * question.margin if contrast.margin else 0.0
     said = "not judged against" if contrast.verdict is None else VERDICTS[contrast.verdict]
+    interval = "" if contrast.interval is None else f", 95 % interval {between(kind, contrast.interval, True)}"
     percent = f"{100 * share:+.2f} %".replace("-", "−")
     figures = (
-        f"the difference is {shown(kind, contrast.difference, True)} ({percent})"
-        + f", 95 % interval {between(kind, contrast.interval, True)}, and up to ±{shown(kind, contrast.margin)} "
-        f"({100 * question.margin:g} % of the baseline) counts as equal"
+        f"the difference is {shown(kind, contrast.difference, True)} ({percent}){interval}, and up to "
+        f"±{shown(kind, contrast.margin)} ({100 * question.margin:g} % of the baseline) counts as equal"
     )
     n_seeds = len(contrast.by_seed)
     if contrast.verdict is None:
@@ -113,10 +113,10 @@ def _without_contrast(others: Sequence[Contrast], values: Values) -> str:
     return f"no arm is the baseline, so none is judged; {kind.title} has standard deviations of {listed(spread)}."
 
 
-def decoding(contrasts: Sequence[Contrast], tau: Values, speed: Values) -> Sentence:
+def decoding(contrast: Contrast | None, tau: Values, speed: Values) -> Sentence:
     """What it means for a user who waits for text: one contrast in τ, and the speed-ups."""
     name = tau.measure.title
-    if not contrasts:
+    if contrast is None:
         known = [(arm.label, tau.figure(arm).mean) for arm in tau.arms]
         held = [f"{label} {shown(tau.measure, mean)}" for label, mean in known if mean is not None]
         return (
@@ -124,12 +124,12 @@ def decoding(contrasts: Sequence[Contrast], tau: Values, speed: Values) -> Sente
             f"{name} is {listed(held)}." if held else "nothing was decoded or replayed, so it is not known.",
         )
     arms = {arm.label: arm for arm in tau.arms}
-    contrast = contrasts[0]
+    interval = "" if contrast.interval is None else f", 95 % interval {between(tau.measure, contrast.interval, True)}"
     one, two = (tau.figure(arms[label]).mean for label in (contrast.a, contrast.b))
     said = (
         f"{contrast.a} emits {shown(tau.measure, one)} tokens a verify step, {contrast.b} {shown(tau.measure, two)} "
-        f"({name}; difference {shown(tau.measure, contrast.difference, True)}, 95 % interval "
-        f"{between(tau.measure, contrast.interval, True)})"
+        f"({name}; difference {shown(tau.measure, contrast.difference, True)} over "
+        f"{counted(len(contrast.by_seed), 'seed')}{interval})"
     )
     fast, base = (speed.figure(arms[label]).mean for label in (contrast.a, contrast.b))
     if fast is None or base is None:

@@ -9,6 +9,7 @@ from dflash_exp.analysis import METRICS
 from dflash_exp.compare.measures import (
     MEASURES,
     OTHERS,
+    composition_share,
     device_hours,
     measure,
     padding_share,
@@ -16,6 +17,7 @@ from dflash_exp.compare.measures import (
     tokens_to,
     train_loss,
     wait_share,
+    whiplash,
 )
 from dflash_exp.compare.runs import Run
 
@@ -61,11 +63,11 @@ def test_device_hours_count_every_device_of_every_rank() -> None:
     assert device_hours(run_of({}, topology)) is None
 
 
-def test_shares_of_the_dynamics_are_shown_where_a_run_has_them() -> None:
-    read = measure("composition_share").of
-    assert read(run_of({"dynamics": {"composition_share": 0.14}})) == 0.14
-    assert read(run_of(dynamics__composition_share=[0.1, 0.2])) == 0.2
-    assert read(run_of()) is None and measure("whiplash").of(run_of()) is None
+def test_composition_and_whiplash_are_shown_where_a_run_has_them() -> None:
+    run = run_of({"dynamics": {"composition_share": 0.14, "whiplash": {"contrast": 0.02, "within": 0.3}}})
+    assert (composition_share(run), whiplash(run)) == (0.14, 0.02)
+    for without in ({}, {"dynamics": None}, {"dynamics": {"composition_share": None, "whiplash": None}}):
+        assert composition_share(run_of(without)) is None and whiplash(run_of(without)) is None
 
 
 def test_whatever_a_sweep_can_be_judged_by_has_a_measure() -> None:

@@ -191,3 +191,10 @@ def test_the_five_sentences_say_what_is_known(tmp_path: Path) -> None:
     assert "(1 % of the baseline) counts as equal" in said[2]
     assert "2.000 tokens a verify step" in said[3] and "speed-up over plain decoding is 1.000" in said[3]
     assert said[4].startswith("0.12 device-hours of training in 12 runs")
+
+
+def test_the_sentence_on_decoding_holds_runs_of_the_same_seeds_against_one_another(tmp_path: Path) -> None:
+    made = [replace(job, tau=2.0 + 0.1 * job.seed + 0.5 * (job.arm == "stride_jitter")) for job in jobs()]
+    made = [job for job in made if (job.arm, job.seed) != ("stride_jitter", 2)]
+    said = report(write_jobs(tmp_path, made)).sentences[3][1]
+    assert "difference +0.500 over 2 seeds" in said
