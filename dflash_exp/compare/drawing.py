@@ -44,8 +44,9 @@ class Drawn:
 
     @property
     def runs(self) -> list[Run]:
-        """Those that have records."""
-        return [run for run in self.arm.runs.values() if len(run.buckets)]
+        """The finished ones, which all go as far; where none is, those that have records."""
+        begun = [run for run in self.arm.runs.values() if len(run.buckets)]
+        return [run for run in begun if run.finished] or begun
 
 
 def drawn_arms(arms: Sequence[Arm], baseline: Arm | None) -> list[Drawn]:

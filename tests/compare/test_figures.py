@@ -47,6 +47,13 @@ def test_orders_are_shown_of_one_seed_that_all_arms_have(tmp_path: Path) -> None
         np.testing.assert_array_equal(shown[arm.label], seed_1.order)
 
 
+def test_a_run_that_is_half_done_does_not_cut_the_curves_of_the_others_short(tmp_path: Path) -> None:
+    made = [replace(job, status=None, n_records=10) if job.seed == 2 else job for job in jobs()]
+    found = report(write_jobs(tmp_path, made))
+    loss = next(picture for picture in pictures(found, {}) if picture.name == "loss")
+    assert max(line.get_xdata()[-1] for line in loss.figure.axes[0].lines) == 40_000  # type: ignore[index]
+
+
 def test_a_band_is_the_interval_of_the_mean_or_the_range_of_two() -> None:
     three = band(np.array([[1.0], [2.0], [3.0]]))
     assert three.mean == 2 and three.high - three.mean == pytest.approx(4.3027 / 3**0.5, rel=1e-4)
