@@ -13,7 +13,8 @@ METRICS = (
     "probe/loss", "probe/tau_teacher_forced", "probe/tau_replayed", "tau_pooled", "tau_macro", "speedup", "train/loss",
     "throughput/tokens_per_s",
 )  # fmt: skip
-"""What a sweep can be judged by: fields of a record, the last one counts, and of evaluation.json."""
+"""What a sweep can be judged by: fields of a record and of evaluation.json. The last counts; of train/loss the mean
+over the last tenth of the steps, of throughput all tokens over all time."""
 
 
 class DiffersIn(str, Enum):

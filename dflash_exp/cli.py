@@ -10,7 +10,7 @@ import sys
 from dflash_exp.lasting import lasting_stderr, replace_what_stdout_lacks
 from dflash_exp.plan.compiling import announced
 from dflash_exp.suggest import ConfigError, did_you_mean
-from dflash_exp.verbs import bench, cancel, evaluate, logs, plan, resume, status, train
+from dflash_exp.verbs import bench, cancel, compare, evaluate, logs, plan, resume, status, train
 from dflash_exp.verbs.verb import DONE, FAILED, Verb, refused
 
 VERBS = {
@@ -19,6 +19,7 @@ VERBS = {
         train.VERB,
         plan.VERB,
         evaluate.VERB,
+        compare.VERB,
         status.VERB,
         resume.VERB,
         cancel.VERB,

@@ -11,6 +11,7 @@ data, of another target or of other blocks than the plan's is refused.
 import json
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 
@@ -42,22 +43,46 @@ def losses_for(config: Config, run_dir: Path) -> SequenceLosses:
     """The losses at the newest checkpoint of the run, computed where they are not kept yet. Raises ConfigError."""
     if not run_dir.is_dir():
         raise ConfigError(f"plan.loss_from must be a run's directory, got {run_dir}; `ls runs` shows the runs here")
-    run_config = door.load(run_dir / "config.yaml")
     try:
-        checkpoint = newest_checkpoint(run_dir)
-        inputs = inputs_there(run_dir)
-        conversations = same_conversations(config, run_config, run_dir, inputs)
-        check_same_blocks(config, run_config, run_dir)
-        path = run_dir / LOSSES / f"{checkpoint.name}-{_key(checkpoint, inputs, conversations)[:8]}.safetensors"
-        console = LastingConsole()
-        if path.is_file():
-            console.say(f"the losses of {run_dir} at {checkpoint.name} are read from {path}")
+        wanted, console = _wanted(config, run_dir), LastingConsole()
+        if wanted.path.is_file():
+            console.say(f"the losses of {run_dir} at {wanted.checkpoint.name} are read from {wanted.path}")
         else:
-            _measure_into(path, run_config, checkpoint, inputs, conversations, console)
-        loss_S, weight_S = _read(path)
+            _measure_into(wanted, console)
+        loss_S, weight_S = _read(wanted.path)
     except ValueError as error:
         raise ConfigError(str(error)) from error
-    return SequenceLosses(str(run_dir), checkpoint.name, loss_S, weight_S)
+    return SequenceLosses(str(run_dir), wanted.checkpoint.name, loss_S, weight_S)
+
+
+def kept_losses(config: Config, run_dir: Path) -> SequenceLosses | None:
+    """The same where they are kept, else None; raises ValueError where they are not of the plan's data or blocks."""
+    wanted = _wanted(config, run_dir)
+    if not wanted.path.is_file():
+        return None
+    return SequenceLosses(str(run_dir), wanted.checkpoint.name, *_read(wanted.path))
+
+
+@dataclass(frozen=True)
+class _Wanted:
+    """Losses of one checkpoint, and the file that is theirs."""
+
+    run_config: Config
+    checkpoint: Path
+    inputs: Mapping[str, str]
+    conversations: Conversations
+    path: Path
+
+
+def _wanted(config: Config, run_dir: Path) -> _Wanted:
+    """Raises ValueError where the run is not of the plan's data or blocks, or has no whole checkpoint."""
+    run_config = door.load(run_dir / "config.yaml")
+    checkpoint = newest_checkpoint(run_dir)
+    inputs = inputs_there(run_dir)
+    conversations = same_conversations(config, run_config, run_dir, inputs)
+    check_same_blocks(config, run_config, run_dir)
+    path = run_dir / LOSSES / f"{checkpoint.name}-{_key(checkpoint, inputs, conversations)[:8]}.safetensors"
+    return _Wanted(run_config, checkpoint, inputs, conversations, path)
 
 
 def newest_checkpoint(run_dir: Path) -> Path:
@@ -123,23 +148,18 @@ def _key(checkpoint: Path, inputs: Mapping[str, str], conversations: Conversatio
     return sha256("/".join(parts).encode()).hexdigest()
 
 
-def _measure_into(
-    path: Path,
-    run_config: Config,
-    checkpoint: Path,
-    inputs: Mapping[str, str],
-    conversations: Conversations,
-    console: LastingConsole,
-) -> None:
+def _measure_into(wanted: _Wanted, console: LastingConsole) -> None:
     """Compute the losses, then write them whole: what stops it in between leaves nothing."""
     from dflash_exp.loss_measurement import measure_losses  # transformers takes 2 s, which reading does not need
 
-    console.say(f"computing, once, the losses of {len(conversations.rows):,} sequences at {checkpoint}")
+    path, rows = wanted.path, wanted.conversations.rows
+    console.say(f"computing, once, the losses of {len(rows):,} sequences at {wanted.checkpoint}")
     began_s = time.monotonic()
-    loss_S, weight_S = measure_losses(run_config, checkpoint, inputs["target_fingerprint"], console)
+    fingerprint = wanted.inputs["target_fingerprint"]
+    loss_S, weight_S = measure_losses(wanted.run_config, wanted.checkpoint, fingerprint, console)
     try:
         path.parent.mkdir(exist_ok=True)
-        write_whole(path, save({"row": conversations.rows, "loss": loss_S, "weight": weight_S}))
+        write_whole(path, save({"row": rows, "loss": loss_S, "weight": weight_S}))
     except OSError as error:
         raise ValueError(
             f"plan.loss_from must be a run directory that can be written, {path} cannot: {error.strerror}; "
