@@ -45,6 +45,9 @@ OUTSIDE_IDENTITY = ("run_dir", "topology", "telemetry", "checkpoint", "evaluate"
 PLAN_SHOWS = ("out", "tokens_per_s", "speed_from", "loss_from")
 """Keys of `plan` that say where a plan is shown and with what beside it."""
 
+CACHE_KEYS = ("cache", "cache_bytes", "cache_dir")
+"""Keys of `target` that say whether its features are made anew: they are the same either way."""
+
 
 def _require(holds: bool, key: str, rule: str, value: object, mend: str) -> None:
     if not holds:
@@ -235,7 +238,8 @@ def within_identity(key: str) -> bool:
     """Whether a dotted key says what a run computes. Of `pipeline` only the threads do: they decide the last bit."""
     group = key.partition(".")[0]
     outside = group in OUTSIDE_IDENTITY or (group == "pipeline" and not key.startswith("pipeline.threads"))
-    return not outside and key not in [f"plan.{name}" for name in PLAN_SHOWS]
+    shown = [f"plan.{name}" for name in PLAN_SHOWS]
+    return not outside and key not in [*shown, *(f"target.{name}" for name in CACHE_KEYS)]
 
 
 def identity(config: Config) -> str:
@@ -244,8 +248,9 @@ def identity(config: Config) -> str:
     for key in OUTSIDE_IDENTITY:
         del values[key]
     values["pipeline"] = {"threads": values["pipeline"]["threads"]}
-    for key in PLAN_SHOWS:
-        del values["plan"][key]
+    for group, keys in {"plan": PLAN_SHOWS, "target": CACHE_KEYS}.items():
+        for key in keys:
+            del values[group][key]
     canonical = json.dumps(values, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     slug = re.sub(r"[^a-z0-9_]+", "-", f"{config.name}-{option_name(config.interleave)}".lower()).strip("-")
     return f"{slug}-s{config.seed}-{sha256(canonical.encode()).hexdigest()[:8]}"

@@ -25,6 +25,8 @@ def print_summary(
     )
     for rank, spent in enumerate(result["time_by_rank"]):
         table.add_row("time" if rank == 0 else "", time_line(spent, rank, len(result["time_by_rank"])))
+    if result["target_cache_by_rank"][0] is not None:
+        table.add_row("target cache", cache_line(result["target_cache_by_rank"]))
     before, after = (_figure(result[when].get("probe/loss")) for when in ("first_probe", "final_probe"))
     table.add_row("probe loss", f"{before} before, {after} after")
     if evaluation is not None:
@@ -213,6 +215,13 @@ def time_line(spent: Mapping[str, float], rank: int, n_ranks: int) -> str:
         f"{words} {share[name]:.0f} %" for name, words in SHOWN_TIMES.items() if n_ranks > 1 or name != "all_reduce"
     ]
     return (f"rank {rank}: " if n_ranks > 1 else "") + ", ".join(parts) + " of the steps"
+
+
+def cache_line(by_rank: Sequence[Mapping[str, int]]) -> str:
+    """How many batches the target did not have to forward, over all ranks."""
+    found, kept, not_kept = (sum(counts[name] for counts in by_rank) for name in ("found", "kept", "not_kept"))
+    full = f", {not_kept} had no room" if not_kept else ""
+    return f"{found} of {found + kept + not_kept} batches were there, {kept} kept{full}"
 
 
 SHOWN_TIMES = {

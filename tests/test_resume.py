@@ -157,6 +157,14 @@ def test_topology_checkpoint_and_telemetry_may_change_on_the_way(world: World, u
     assert_same(world.train("elsewhere", *OFTEN, *changed), unbroken)
 
 
+def test_a_cache_may_come_and_go_on_the_way(world: World, unbroken: Path) -> None:
+    disk = ("target.cache=disk", f"target.cache_dir={world.root / 'features'}")
+    assert in_a_process(world, "cached", "SIGTERM", 4, *disk).returncode == 75
+    assert_same(world.train("cached", *OFTEN), unbroken)
+    assert_same(world.train("from_cache", *OFTEN, *disk), unbroken)
+    assert result_of(world.root / "from_cache")["target_cache_by_rank"][0]["found"] > 0
+
+
 def test_a_run_stopped_while_it_decodes_has_nothing_left_to_train(world: World) -> None:
     run_dir = world.train("decoded", "evaluate=false")
     (run_dir / "result.json").unlink()
