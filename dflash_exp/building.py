@@ -10,6 +10,7 @@ from functools import partial
 from itertools import islice
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -41,6 +42,7 @@ from dflash_exp.probe import Probe, probe_batches
 from dflash_exp.ranks import Ranks, share_out
 from dflash_exp.replay import Replay, ReplayPrompt, replay_metrics
 from dflash_exp.target import FrozenTarget, TargetCache, load_model
+from dflash_exp.telemetry.dynamics.watch import Dynamics
 from dflash_exp.telemetry.metrics import Metrics, probe_metrics
 from dflash_exp.trained import TrainedHashes
 
@@ -59,11 +61,24 @@ class Built:
     probe: Probe
     replay: Replay | None
     trained: TrainedHashes
+    step: DrafterStep
+    dynamics: Dynamics
     cache: CachedTargets | None
 
     def measure(self) -> Metrics:
         """The probe's loss, and τ by replay, of the drafter as it is."""
         return probe_metrics(self.probe()) | ({} if self.replay is None else replay_metrics(self.replay()))
+
+    def probe_loss(self) -> float | None:
+        """The probe's loss alone; None where nothing counts in it, or it is not finite."""
+        return probe_metrics(self.probe()).get("probe/loss")
+
+    def probe_gradients(self) -> dict[int, list[float]]:
+        """Sketches of the gradients of each bucket's part of the probe, at the parameters as they are."""
+        by_bucket: dict[int, np.ndarray] = {}
+        for bucket, sketch in self.probe.each(self.step.sketch):
+            by_bucket[bucket] = by_bucket.get(bucket, np.zeros(len(sketch))) + np.array(sketch)
+        return {bucket: sketch.tolist() for bucket, sketch in by_bucket.items()}
 
 
 @dataclass(frozen=True)
@@ -119,6 +134,8 @@ def build(config: Config, planned: Planned, first_step: int, outside: Outside) -
         probe=build_probe(config, planned, target, step, partial(share_out, ranks)),
         replay=build_replay(config, planned, target, drafter, partial(share_out, ranks)),
         trained=trained,
+        step=step,
+        dynamics=Dynamics(len(planned.planner.edges), config.seeds.data),
         cache=cache,
     )
 
@@ -222,7 +239,10 @@ def greedy_decoding(config: Config, target: LoadedTarget) -> DecodeConfig:
 
 def snapshot(built: Built, counters: Counters, metrics_bytes: int) -> Snapshot:
     """Everything that the rest of the run depends on, copied between two optimizer steps."""
-    state = {"optimizer": built.optimizer.state_dict(), "trained": built.trained.state()}
+    state = {
+        "optimizer": built.optimizer.state_dict(), "trained": built.trained.state(),
+        "dynamics": built.dynamics.state(), "direction": built.step.direction.state(),
+    }  # fmt: skip
     progress = {"counters": counters.as_json(), "metrics_bytes": metrics_bytes}
     return take_snapshot(counters.step, built.drafter, built.target.max_position_embeddings, state, progress)
 
@@ -233,6 +253,9 @@ def restore(built: Built, folder: Path) -> None:
     state = read_state(folder)
     built.optimizer.load_state_dict(state["optimizer"])
     built.trained.load_state(state["trained"])
+    if "dynamics" in state:  # not in the checkpoint of a run begun before there was one
+        built.dynamics.load_state(state["dynamics"])
+        built.step.direction.load_state(state["direction"])
 
 
 def dealt_steps(config: Config, planned: Planned, built: Built, first_step: int, ranks: Ranks) -> Steps:

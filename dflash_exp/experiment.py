@@ -125,6 +125,7 @@ def finish(session: Session, prompts: list[Tensor], stop: StopSignals) -> int:
             leave(session, {"status": "failed", "error": described(error)})
         mirrors.close("failed", None, described(error))
         raise
+    mirrors.log_jumps(result["dynamics"]["jumps"])
     mirrors.close("finished", find_drafter(session.run_dir, None) if session.ranks.rank == 0 else None, None)
     print_summary(session.console, session.run_dir, result, evaluation, time.monotonic() - started_s)
     return DONE
@@ -199,6 +200,7 @@ def summed_up(session: Session) -> dict[str, Any]:
         "first_probe": counters.first_probe,
         "final_probe": counters.probe,
         "final": counters.final,
+        "dynamics": session.built.dynamics.as_json(),
         **session.built.trained.hashes(),
         "init_sha256": session.built.init_sha256,
         "probe_sha256": session.built.probe.sha256(),

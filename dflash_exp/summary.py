@@ -29,6 +29,9 @@ def print_summary(
         table.add_row("target cache", cache_line(result["target_cache_by_rank"]))
     before, after = (_figure(result[when].get("probe/loss")) for when in ("first_probe", "final_probe"))
     table.add_row("probe loss", f"{before} before, {after} after")
+    table.add_row("jumps", result["dynamics"]["in_words"])
+    if result["dynamics"]["composition_share"] is not None:
+        table.add_row("composition", composition_line(result["dynamics"]))
     if evaluation is not None:
         for name in ("not_looping", "looping"):
             table.add_row(f"τ, {name.replace('_', ' ')}", tau_line(evaluation[name]))
@@ -215,6 +218,12 @@ def time_line(spent: Mapping[str, float], rank: int, n_ranks: int) -> str:
         f"{words} {share[name]:.0f} %" for name, words in SHOWN_TIMES.items() if n_ranks > 1 or name != "all_reduce"
     ]
     return (f"rank {rank}: " if n_ranks > 1 else "") + ", ".join(parts) + " of the steps"
+
+
+def composition_line(dynamics: Mapping[str, Any]) -> str:
+    """What the buckets account for."""
+    share, permuted = (100 * dynamics[f"composition_share{which}"] for which in ("", "_permuted"))
+    return f"{share:.1f} % of the loss's variance is the steps' buckets ({permuted:.1f} % with labels drawn at random)"
 
 
 def cache_line(by_rank: Sequence[Mapping[str, int]]) -> str:

@@ -52,6 +52,7 @@ def assert_same(run_dir: Path, unbroken: Path) -> None:
     assert results_only(run_dir) == results_only(unbroken)
     assert final_weights(run_dir) == final_weights(unbroken)
     assert hashes(run_dir) == hashes(unbroken) and len(hashes(run_dir)) == 5
+    assert result_of(run_dir)["dynamics"] == result_of(unbroken)["dynamics"]
     assert not [p for p in (run_dir / "checkpoints").iterdir() if p.name.startswith(".")]
 
 
