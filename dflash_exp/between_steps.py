@@ -5,12 +5,13 @@ False when the run is to stop here.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from itertools import accumulate
 from typing import Any, Protocol
 
 from dflash_exp.messages import StageTime, StepRecord, StepResult, StepTiming
+from dflash_exp.telemetry.dynamics.watch import Dynamics
 from dflash_exp.telemetry.metrics import Metrics, step_metrics, timing_metrics
 from dflash_exp.telemetry.standing import epoch_share
 
@@ -47,6 +48,10 @@ class Hands:
     """Who does what is due."""
 
     probe: Callable[[], Metrics]
+    probe_loss: Callable[[], float | None]
+    """Of the drafter as it is, whatever is due: for a jump; None where nothing counts in the probe."""
+    probe_gradients: Callable[[], Mapping[int, list[float]]]
+    """Sketches of the gradients of each bucket's part of the probe."""
     sinks: list[RecordSink]
     show: Callable[[int, StepResult, StepTiming, float | None], None]
     save: Callable[[Counters], None]
@@ -77,6 +82,10 @@ class Schedule:
     def probes(self, step: int) -> bool:
         """Also after the last step, unless the probe is off."""
         return self.probe_every > 0 and (step % self.probe_every == 0 or step == self.n_steps)
+
+    def compares(self, step: int) -> bool:
+        """From the middle of the run on gradients may be compared where a probe is due: it is done once."""
+        return self.probes(step) and 2 * step >= self.n_steps
 
     def saves(self, step: int) -> bool:
         """Always after the last step."""
@@ -115,8 +124,9 @@ class Spent:
 class BetweenSteps:
     """Called by the line after every optimizer step, while the drafter stands still."""
 
-    def __init__(self, counters: Counters, schedule: Schedule, hands: Hands) -> None:
+    def __init__(self, counters: Counters, schedule: Schedule, hands: Hands, dynamics: Dynamics) -> None:
         self.counters = counters
+        self._dynamics = dynamics
         self._schedule = schedule
         self._hands = hands
         self._before_s = counters.trained_s
@@ -132,10 +142,7 @@ class BetweenSteps:
         now.step += 1
         now.tokens += result.tokens
         now.skipped_steps += result.skipped
-        record = step_metrics(result)
-        if schedule.probes(now.step):
-            now.probe = self._hands.probe()
-            record |= now.probe
+        record = step_metrics(result) | self._dynamics.after_step(now.step, result) | self._probed(now.step)
         now.trained_s = self._before_s + time.monotonic() - self._started_s
         eta_s = now.trained_s / now.step * (schedule.n_steps - now.step)
         record |= timing_metrics(timing, result.tokens, schedule.epoch_share(now.step), eta_s) | self._stall
@@ -148,6 +155,21 @@ class BetweenSteps:
             self._save()
         self._hands.trace(now.step)
         return not stops
+
+    def _probed(self, step: int) -> Metrics:
+        """The probe that is due, and the one that a jump asks for."""
+        now, dynamics, due = self.counters, self._dynamics, self._schedule.probes(step)
+        if due:
+            now.probe = self._hands.probe()
+        metrics: Metrics = dict(now.probe) if due else {}
+        if dynamics.to_judge:
+            at_once = self._hands.probe_loss if self._schedule.probe_every else lambda: None
+            metrics |= dynamics.judge(step, now.probe.get("probe/loss") if due else at_once())
+        if due and now.probe.get("probe/loss") is not None:
+            dynamics.probed(step, now.probe["probe/loss"])
+        if self._schedule.compares(step) and dynamics.conflict is None:
+            dynamics.compare_gradients(self._hands.probe_gradients())
+        return metrics
 
     def _save(self) -> None:
         """What the save cost the training is part of the next step's record."""

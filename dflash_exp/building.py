@@ -10,6 +10,7 @@ from functools import partial
 from itertools import islice
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -25,8 +26,9 @@ from dflash_exp.drafter.session import drafts_at
 from dflash_exp.drafter.step import DrafterStep
 from dflash_exp.evaluation import repeats_itself
 from dflash_exp.export import load_weights
+from dflash_exp.feature_cache import CachedTargets, DiskStore, MemoryStore, default_folder
 from dflash_exp.messages import BatchPlan, ShareOut, TargetFeatures, TokenBatch
-from dflash_exp.models import LoadedTarget, load, located, parameters_sha256, weights_fingerprint
+from dflash_exp.models import LoadedTarget, forward_inputs, load, located, parameters_sha256, weights_fingerprint
 from dflash_exp.optim import Optimizer, build_optimizer
 from dflash_exp.pipeline.drafter_train import DrafterTrainer, Reports, read_sums
 from dflash_exp.pipeline.line import Steps
@@ -39,7 +41,8 @@ from dflash_exp.pricing import counted
 from dflash_exp.probe import Probe, probe_batches
 from dflash_exp.ranks import Ranks, share_out
 from dflash_exp.replay import Replay, ReplayPrompt, replay_metrics
-from dflash_exp.target import FrozenTarget, load_model
+from dflash_exp.target import FrozenTarget, TargetCache, load_model
+from dflash_exp.telemetry.dynamics.watch import Dynamics
 from dflash_exp.telemetry.metrics import Metrics, probe_metrics
 from dflash_exp.trained import TrainedHashes
 
@@ -58,10 +61,24 @@ class Built:
     probe: Probe
     replay: Replay | None
     trained: TrainedHashes
+    step: DrafterStep
+    dynamics: Dynamics
+    cache: CachedTargets | None
 
     def measure(self) -> Metrics:
         """The probe's loss, and τ by replay, of the drafter as it is."""
         return probe_metrics(self.probe()) | ({} if self.replay is None else replay_metrics(self.replay()))
+
+    def probe_loss(self) -> float | None:
+        """The probe's loss alone; None where nothing counts in it, or it is not finite."""
+        return probe_metrics(self.probe()).get("probe/loss")
+
+    def probe_gradients(self) -> dict[int, list[float]]:
+        """Sketches of the gradients of each bucket's part of the probe, at the parameters as they are."""
+        by_bucket: dict[int, np.ndarray] = {}
+        for bucket, sketch in self.probe.each(self.step.sketch):
+            by_bucket[bucket] = by_bucket.get(bucket, np.zeros(len(sketch))) + np.array(sketch)
+        return {bucket: sketch.tolist() for bucket, sketch in by_bucket.items()}
 
 
 @dataclass(frozen=True)
@@ -97,6 +114,7 @@ def build(config: Config, planned: Planned, first_step: int, outside: Outside) -
     trained = TrainedHashes()
     reports = Reports(trained.add, outside.say, outside.asked_to_stop)
     meeting = Meeting(step.sums, ranks, n_batches)
+    cache = cached_targets(config, target, outside.say)
     steps = zip(islice(planned.settings, first_step, None), planned.steps(first_step), strict=True)
     trainer = DrafterTrainer(step, optimizer, steps, meeting, config.guard.non_finite, reports)
     return Built(
@@ -106,7 +124,7 @@ def build(config: Config, planned: Planned, first_step: int, outside: Outside) -
         init_sha256=parameters_sha256(drafter),
         stages=Stages(
             prefetch_stage(config, planned, devices),
-            target_stages(config, target, devices),
+            target_stages(config, target, devices, cache),
             trainer,
             batch_bytes,
             target.model.features_bytes,
@@ -116,6 +134,9 @@ def build(config: Config, planned: Planned, first_step: int, outside: Outside) -
         probe=build_probe(config, planned, target, step, partial(share_out, ranks)),
         replay=build_replay(config, planned, target, drafter, partial(share_out, ranks)),
         trained=trained,
+        step=step,
+        dynamics=Dynamics(len(planned.planner.edges), config.seeds.data),
+        cache=cache,
     )
 
 
@@ -125,17 +146,31 @@ def prefetch_stage(config: Config, planned: Planned, devices: RankDevices) -> Ca
     return collate if devices.drafter.type == "cpu" else lambda plan: pinned(collate(plan))
 
 
+def cached_targets(config: Config, target: LoadedTarget, say: Callable[[str], None]) -> CachedTargets | None:
+    """The cache that the configuration asks for. Raises ValueError for a folder that cannot be."""
+    wanted = config.target
+    if wanted.cache is TargetCache.OFF:
+        return None
+    if wanted.cache is TargetCache.MEMORY:
+        store = MemoryStore(wanted.cache_bytes, say)
+    else:
+        folder = default_folder() if wanted.cache_dir is None else Path(wanted.cache_dir)
+        store = DiskStore(folder, wanted.cache_bytes, say)
+    return CachedTargets(store, forward_inputs(target.model))
+
+
 def target_stages(
-    config: Config, target: LoadedTarget, devices: RankDevices
+    config: Config, target: LoadedTarget, devices: RankDevices, cache: CachedTargets | None
 ) -> list[Callable[[TokenBatch], TargetFeatures]]:
-    """The target of each loop: one copy a device, and on CUDA streams of its own for each loop."""
+    """The target of each loop: one copy a device, behind the cache, and on CUDA streams of its own for each loop."""
     copies = {devices.targets[0]: target.model}
     for device in devices.targets:
         if device not in copies:
             copies[device] = FrozenTarget(load_model(located(config.target), device), target.model.taps)
+    asked = {device: copy if cache is None else cache.wrap(copy, device) for device, copy in copies.items()}
     if devices.drafter.type == "cpu":
-        return [copies[device] for device in devices.targets]
-    return [StreamedTarget(copies[device], device, devices.drafter) for device in devices.targets]
+        return [asked[device] for device in devices.targets]
+    return [StreamedTarget(asked[device], device, devices.drafter) for device in devices.targets]
 
 
 def hashes_of_inputs(config: Config, planned: Planned, built: Built) -> dict[str, str]:
@@ -204,7 +239,10 @@ def greedy_decoding(config: Config, target: LoadedTarget) -> DecodeConfig:
 
 def snapshot(built: Built, counters: Counters, metrics_bytes: int) -> Snapshot:
     """Everything that the rest of the run depends on, copied between two optimizer steps."""
-    state = {"optimizer": built.optimizer.state_dict(), "trained": built.trained.state()}
+    state = {
+        "optimizer": built.optimizer.state_dict(), "trained": built.trained.state(),
+        "dynamics": built.dynamics.state(), "direction": built.step.direction.state(),
+    }  # fmt: skip
     progress = {"counters": counters.as_json(), "metrics_bytes": metrics_bytes}
     return take_snapshot(counters.step, built.drafter, built.target.max_position_embeddings, state, progress)
 
@@ -215,6 +253,9 @@ def restore(built: Built, folder: Path) -> None:
     state = read_state(folder)
     built.optimizer.load_state_dict(state["optimizer"])
     built.trained.load_state(state["trained"])
+    if "dynamics" in state:  # not in the checkpoint of a run begun before there was one
+        built.dynamics.load_state(state["dynamics"])
+        built.step.direction.load_state(state["direction"])
 
 
 def dealt_steps(config: Config, planned: Planned, built: Built, first_step: int, ranks: Ranks) -> Steps:

@@ -45,6 +45,9 @@ OUTSIDE_IDENTITY = ("run_dir", "topology", "telemetry", "checkpoint", "evaluate"
 PLAN_SHOWS = ("out", "tokens_per_s", "speed_from", "loss_from")
 """Keys of `plan` that say where a plan is shown and with what beside it."""
 
+CACHE_KEYS = ("cache", "cache_bytes", "cache_dir")
+"""Keys of `target` that say whether its features are made anew: they are the same either way."""
+
 
 YOUNGER = {"optim.lr_scale": "none", "optim.lr_reference_weight": None}
 """Keys that came after runs, each with the value that means what those did: at that value it leaves a run the same."""
@@ -239,7 +242,8 @@ def within_identity(key: str) -> bool:
     """Whether a dotted key says what a run computes. Of `pipeline` only the threads do: they decide the last bit."""
     group = key.partition(".")[0]
     outside = group in OUTSIDE_IDENTITY or (group == "pipeline" and not key.startswith("pipeline.threads"))
-    return not outside and key not in [f"plan.{name}" for name in PLAN_SHOWS]
+    shown = [f"plan.{name}" for name in PLAN_SHOWS]
+    return not outside and key not in [*shown, *(f"target.{name}" for name in CACHE_KEYS)]
 
 
 def identity(config: Config) -> str:
@@ -248,8 +252,9 @@ def identity(config: Config) -> str:
     for key in OUTSIDE_IDENTITY:
         del values[key]
     values["pipeline"] = {"threads": values["pipeline"]["threads"]}
-    for key in PLAN_SHOWS:
-        del values["plan"][key]
+    for group, keys in {"plan": PLAN_SHOWS, "target": CACHE_KEYS}.items():
+        for key in keys:
+            del values[group][key]
     for key, value in YOUNGER.items():
         group, _, name = key.partition(".")
         if values[group].get(name) == value:

@@ -8,6 +8,7 @@ the plan comes from `planning.py`, models and stages from `building.py`, a sessi
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -104,7 +105,9 @@ def finish(session: Session, prompts: list[Tensor], stop: StopSignals) -> int:
         times = train(session, stop)
         evaluation = evaluate(session, prompts, stop) if session.config.evaluate else None
         mirrors.log_plan(session.run_dir, session.write_plan)
-        result = leave(session, {"status": "finished", "time_by_rank": times, "mfu": mfu_of(session, times)})
+        cache = session.ranks.exchange(cache_counts(session))
+        ended = {"time_by_rank": times, "mfu": mfu_of(session, times), "target_cache_by_rank": cache}
+        result = leave(session, {"status": "finished", **ended})
     except Stopped:
         with if_unwritten_said(session):
             leave(session, {"status": "stopped"})
@@ -122,6 +125,7 @@ def finish(session: Session, prompts: list[Tensor], stop: StopSignals) -> int:
             leave(session, {"status": "failed", "error": described(error)})
         mirrors.close("failed", None, described(error))
         raise
+    mirrors.log_jumps(result["dynamics"]["jumps"])
     mirrors.close("finished", find_drafter(session.run_dir, None) if session.ranks.rank == 0 else None, None)
     print_summary(session.console, session.run_dir, result, evaluation, time.monotonic() - started_s)
     return DONE
@@ -133,6 +137,12 @@ def leave(session: Session, ended: dict[str, Any]) -> dict[str, Any]:
     if session.ranks.rank == 0:
         write_json(session.run_dir / "result.json", result)
     return result
+
+
+def cache_counts(session: Session) -> dict[str, int] | None:
+    """Batches that this rank's target found, kept and had no room for in this session; None without a cache."""
+    cache = session.built.cache
+    return None if cache is None else asdict(cache.counts())
 
 
 def mfu_of(session: Session, times: list[dict[str, float]]) -> float | None:
@@ -190,6 +200,7 @@ def summed_up(session: Session) -> dict[str, Any]:
         "first_probe": counters.first_probe,
         "final_probe": counters.probe,
         "final": counters.final,
+        "dynamics": session.built.dynamics.as_json(),
         **session.built.trained.hashes(),
         "init_sha256": session.built.init_sha256,
         "probe_sha256": session.built.probe.sha256(),

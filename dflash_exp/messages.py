@@ -124,6 +124,8 @@ class StepResult:
     clipped: bool
     skipped: bool
     """The gradient was not finite and nothing was updated (`guard.non_finite=skip`)."""
+    grad_cosine: float | None = None
+    """Of the gradient with that of the step before; None for the first, and where the step was skipped."""
 
 
 class NonFinite(Enum):
@@ -179,4 +181,4 @@ class StepRecord:
     """Optimizer steps done, from 1, over the whole run."""
     time_s: float
     """Seconds since the run began."""
-    metrics: Mapping[str, float | int | bool | list[int] | None]
+    metrics: Mapping[str, float | int | bool | str | list[int] | None]

@@ -3,7 +3,7 @@
 In: a configuration, the run directory, the plan's figures. Out: sinks, perhaps none; metrics.jsonl is not among them.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -55,6 +55,11 @@ class Mirrors:
         """The decoded prompts of evaluation.json, one by one."""
         if self.wandb is not None:
             self.wandb.log_prompts(evaluation["per_prompt"])
+
+    def log_jumps(self, jumps: Sequence[Mapping[str, Any]]) -> None:
+        """The jumps of result.json, one by one."""
+        if self.wandb is not None:
+            self.wandb.log_jumps(jumps)
 
     def log_plan(self, run_dir: Path, write: Callable[[Path], None]) -> None:
         """The first epoch's plan, its order and picture, which `write` leaves in an empty folder; where all is asked

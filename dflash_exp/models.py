@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import platform
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -167,6 +169,27 @@ def weights_fingerprint(model: nn.Module) -> str:
         digest.update(f"{name}{tuple(parameter.shape)}".encode())
         digest.update(some.contiguous().numpy().data)
     return digest.hexdigest()
+
+
+def forward_inputs(target: FrozenTarget) -> str:
+    """All that decides the bits of a forward beside its batch and threads: weights, settings, versions, processor."""
+    settings = {name: value for name, value in target.model.config.to_dict().items() if name != "_name_or_path"}
+    inputs = [
+        weights_fingerprint(target.model), settings, target.taps, str(target.model.dtype), processor(target.device),
+        torch.are_deterministic_algorithms_enabled(), torch.get_float32_matmul_precision(),
+        *(metadata.version(package) for package in ("torch", "transformers")),
+    ]  # fmt: skip
+    return json.dumps(inputs, sort_keys=True, default=str)
+
+
+def processor(device: torch.device) -> str:
+    """Model of what computes: libraries choose their kernels by it."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    listed = Path("/proc/cpuinfo")
+    lines = listed.read_text(encoding="utf-8").splitlines() if listed.is_file() else []
+    named = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return f"{named[0] if named else platform.processor()} {torch.backends.cpu.get_cpu_capability()}"
 
 
 def check_embedded_target() -> None:

@@ -5,8 +5,9 @@ last edge counts in the last bucket). The target's features are computed once an
 """
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import astuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -50,9 +51,13 @@ class Probe:
 
     def __call__(self) -> dict[int, LossSums]:
         """Sums by bucket; every rank measures its share, and all know all."""
-        measured = self._share_out(len(self._batches), lambda i: list(astuple(self._measured(i))))
-        buckets = (batch.plan.bucket for batch in self._batches)
-        return total_by_bucket((bucket, LossSums(*sums)) for bucket, sums in zip(buckets, measured, strict=True))
+        measured = self.each(lambda features: astuple(self._measure(features)))
+        return total_by_bucket((bucket, LossSums(*sums)) for bucket, sums in measured)
+
+    def each(self, do: Callable[[TargetFeatures], Sequence[Any]]) -> list[tuple[int, Sequence[Any]]]:
+        """What `do` makes of each batch, with its bucket; every rank does its share, and all know all."""
+        done = self._share_out(len(self._batches), lambda i: do(self._features(i)))
+        return [(batch.plan.bucket, one) for batch, one in zip(self._batches, done, strict=True)]
 
     def sha256(self) -> str:
         """Of the sequences and anchors that are measured."""
@@ -62,7 +67,6 @@ class Probe:
                 digest.update(values.numpy().astype("<i8").tobytes())
         return digest.hexdigest()
 
-    def _measured(self, i: int) -> LossSums:
+    def _features(self, i: int) -> TargetFeatures:
         batch = self._batches[i]
-        features_PF = self._kept.get(i, lambda: self._target(batch).features_PF)
-        return self._measure(TargetFeatures(batch, features_PF))
+        return TargetFeatures(batch, self._kept.get(i, lambda: self._target(batch).features_PF))

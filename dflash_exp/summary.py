@@ -25,8 +25,13 @@ def print_summary(
     )
     for rank, spent in enumerate(result["time_by_rank"]):
         table.add_row("time" if rank == 0 else "", time_line(spent, rank, len(result["time_by_rank"])))
+    if result["target_cache_by_rank"][0] is not None:
+        table.add_row("target cache", cache_line(result["target_cache_by_rank"]))
     before, after = (_figure(result[when].get("probe/loss")) for when in ("first_probe", "final_probe"))
     table.add_row("probe loss", f"{before} before, {after} after")
+    table.add_row("jumps", result["dynamics"]["in_words"])
+    if result["dynamics"]["composition_share"] is not None:
+        table.add_row("composition", composition_line(result["dynamics"]))
     if evaluation is not None:
         for name in ("not_looping", "looping"):
             table.add_row(f"τ, {name.replace('_', ' ')}", tau_line(evaluation[name]))
@@ -221,6 +226,19 @@ def time_line(spent: Mapping[str, float], rank: int, n_ranks: int) -> str:
         f"{words} {share[name]:.0f} %" for name, words in SHOWN_TIMES.items() if n_ranks > 1 or name != "all_reduce"
     ]
     return (f"rank {rank}: " if n_ranks > 1 else "") + ", ".join(parts) + " of the steps"
+
+
+def composition_line(dynamics: Mapping[str, Any]) -> str:
+    """What the buckets account for."""
+    share, permuted = (100 * dynamics[f"composition_share{which}"] for which in ("", "_permuted"))
+    return f"{share:.1f} % of the loss's variance is the steps' buckets ({permuted:.1f} % with labels drawn at random)"
+
+
+def cache_line(by_rank: Sequence[Mapping[str, int]]) -> str:
+    """How many batches the target did not have to forward, over all ranks."""
+    found, kept, not_kept = (sum(counts[name] for counts in by_rank) for name in ("found", "kept", "not_kept"))
+    full = f", {not_kept} had no room" if not_kept else ""
+    return f"{found} of {found + kept + not_kept} batches were there, {kept} kept{full}"
 
 
 SHOWN_TIMES = {

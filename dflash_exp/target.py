@@ -51,6 +51,16 @@ class TargetDtype(StrEnum):
         return formats.get(self.value, torch.float16)
 
 
+class TargetCache(StrEnum):
+    """Where features that were forwarded once are kept."""
+
+    OFF = "off"
+    MEMORY = "memory"
+    """Of this process: for epochs that repeat the first one's batches (`batches.frozen`)."""
+    DISK = "disk"
+    """In `cache_dir`, for all runs that train on the same batches."""
+
+
 @dataclass(frozen=True)
 class TargetConfig:
     """Which target, and how it is loaded. Weights are read from safetensors only."""
@@ -60,6 +70,15 @@ class TargetConfig:
     dtype: TargetDtype
     trust_remote_code: bool = False
     """Run model code that comes with the weights: off unless the user says so."""
+    cache: TargetCache = TargetCache.OFF  # as are the two below, so that a run begun before there was one can be read
+    cache_bytes: int = 8 * 2**30
+    """All that is kept: of the folder on disk, whoever wrote it; of each rank's process in memory."""
+    cache_dir: str | None = None
+    """None: the user's cache folder."""
+
+    def __post_init__(self) -> None:
+        if self.cache_bytes < 1:
+            raise ValueError(f"target.cache_bytes must be >= 1, got {self.cache_bytes}; target.cache='off' keeps none")
 
 
 def load_model(config: TargetConfig, device: torch.device) -> PreTrainedModel:

@@ -32,11 +32,13 @@ def train(session: Session, stop: StopSignals) -> list[dict[str, float]]:
     stop_if_asked(session, stop)
     if counters.step == 0 and config.probe.every_steps:
         counters.first_probe = counters.probe = first_measure(session)
+        if counters.probe.get("probe/loss") is not None:
+            session.built.dynamics.probed(0, counters.probe["probe/loss"])
         stop_if_asked(session, stop)
     epoch_steps = [part.n_steps for part in session.planned.epochs]
     schedule = Schedule(epoch_steps, config.probe.every_steps, config.checkpoint.every_steps)
     with first_rank_hands(session, epoch_steps) if session.ranks.rank == 0 else other_rank_hands(session) as hands:
-        between = BetweenSteps(counters, schedule, hands)
+        between = BetweenSteps(counters, schedule, hands, session.built.dynamics)
         run_line(session, between)
     if counters.step < len(session.planned.settings):
         raise Stopped
@@ -71,6 +73,8 @@ def first_rank_hands(session: Session, epoch_steps: list[int]) -> Iterator[Hands
 
         yield Hands(
             probe=built.measure,
+            probe_loss=built.probe_loss,
+            probe_gradients=built.probe_gradients,
             sinks=[sink, *session.mirrors.sinks()],
             show=progress.update,
             save=save,
@@ -86,6 +90,8 @@ def other_rank_hands(session: Session) -> Iterator[Hands]:
     built = session.built
     yield Hands(
         probe=built.measure,
+        probe_loss=built.probe_loss,
+        probe_gradients=built.probe_gradients,
         sinks=[],
         show=lambda *_: None,
         save=lambda _: built.trained.gather(session.ranks.exchange),

@@ -7,6 +7,7 @@ import pytest
 from dflash_exp.between_steps import BetweenSteps, Counters, Hands, Schedule, Spent
 from dflash_exp.messages import LossSums, StageTime, StepRecord, StepResult, StepTiming
 from dflash_exp.summary import time_line
+from dflash_exp.telemetry.dynamics.watch import Dynamics
 from dflash_exp.telemetry.metrics import Metrics
 
 NONE = StageTime(0.0, 0.0)
@@ -44,6 +45,8 @@ class Fakes:
         show: Callable[[int, StepResult, StepTiming, float | None], None] = lambda *a: self.shown.append(a[3])  # noqa: E731
         return Hands(
             probe=self.probe,
+            probe_loss=lambda: 3.0,
+            probe_gradients=lambda: {0: [1.0]},
             sinks=[self],
             show=show,
             save=lambda counters: self.saved.append(counters.step),
@@ -53,7 +56,7 @@ class Fakes:
 
 
 def steps(fakes: Fakes, schedule: Schedule, n_steps: int) -> list[bool]:
-    between = BetweenSteps(fakes.counters, schedule, fakes.hands())
+    between = BetweenSteps(fakes.counters, schedule, fakes.hands(), Dynamics(1, 0))
     return [between(result(skipped=i == 1), TIMING) for i in range(n_steps)]
 
 

@@ -24,6 +24,7 @@ MAY_SEE: dict[str, set[str]] = {
     "decode": {"messages"},
     "evaluation": {"messages", "decode", "stop"},
     "kept": set(),
+    "feature_cache": {"messages", "durable"},
     "ranks": set(),
     "probe": {"messages", "data", "plan", "kept"},
     "replay": {"messages", "decode", "kept"},

@@ -112,6 +112,18 @@ def test_a_run_stopped_on_two_ranks_goes_on_with_one_and_a_stop_of_one_rank_stop
 
 
 @pytest.mark.slow
+def test_two_ranks_that_share_a_cache_give_the_results_of_two_without(cluster: Cluster, short_run: Path) -> None:
+    disk = ("target.cache=disk", f"target.cache_dir={cluster.folder / 'features'}")
+    for name, full in {"cold": "kept", "warm": "found"}.items():
+        code, run_dir = cluster.run(name, 2, *SHORT, *disk)
+        assert code == 0 and results_only(run_dir) == results_only(short_run)
+        by_rank = result_of(run_dir)["target_cache_by_rank"]
+        assert len(by_rank) == 2
+        for counts in by_rank:
+            assert counts[full] == sum(counts.values()) > 0, name
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fault", "more", "cause"),
     [

@@ -52,6 +52,7 @@ def assert_same(run_dir: Path, unbroken: Path) -> None:
     assert results_only(run_dir) == results_only(unbroken)
     assert final_weights(run_dir) == final_weights(unbroken)
     assert hashes(run_dir) == hashes(unbroken) and len(hashes(run_dir)) == 5
+    assert result_of(run_dir)["dynamics"] == result_of(unbroken)["dynamics"]
     assert not [p for p in (run_dir / "checkpoints").iterdir() if p.name.startswith(".")]
 
 
@@ -155,6 +156,14 @@ def test_topology_checkpoint_and_telemetry_may_change_on_the_way(world: World, u
     assert in_a_process(world, "elsewhere", "SIGTERM", 4).returncode == 75
     changed = ("topology.target_workers=2", "checkpoint.every_steps=1", "checkpoint.keep_last=5")
     assert_same(world.train("elsewhere", *OFTEN, *changed), unbroken)
+
+
+def test_a_cache_may_come_and_go_on_the_way(world: World, unbroken: Path) -> None:
+    disk = ("target.cache=disk", f"target.cache_dir={world.root / 'features'}")
+    assert in_a_process(world, "cached", "SIGTERM", 4, *disk).returncode == 75
+    assert_same(world.train("cached", *OFTEN), unbroken)
+    assert_same(world.train("from_cache", *OFTEN, *disk), unbroken)
+    assert result_of(world.root / "from_cache")["target_cache_by_rank"][0]["found"] > 0
 
 
 def test_a_run_stopped_while_it_decodes_has_nothing_left_to_train(world: World) -> None:

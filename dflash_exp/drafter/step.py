@@ -22,6 +22,7 @@ from dflash_exp.drafter.gradient import FlatGradient
 from dflash_exp.drafter.layout import Anchors, locate_anchors
 from dflash_exp.drafter.loss import BatchSums, LossConfig, Reduction, block_sums, slot_weights
 from dflash_exp.drafter.model import Context, Drafter
+from dflash_exp.drafter.sketch import Direction, GradientSketch
 from dflash_exp.messages import TargetFeatures
 
 
@@ -36,6 +37,8 @@ class StepOutcome:
     grad_norm: float
     """Global L2 norm after the division, before the clip."""
     clipped: bool
+    cosine: float | None
+    """Of the gradient with that of the step before, from sketches; None for the first."""
 
 
 class DrafterStep:
@@ -52,6 +55,7 @@ class DrafterStep:
         self.anchors_per_pass = max(1, slots_per_pass // drafter.shape.block_size)
         self.max_grad_norm = max_grad_norm
         self.sums = FlatGradient(drafter.parameters(), n_behind)
+        self.direction = Direction(GradientSketch(self.sums.gradient, seed=0))
 
     def accumulate(self, features: TargetFeatures) -> BatchSums:
         """Add a batch's gradient: of its weighted sum (`epoch`, `step`) or of its weighted mean (`batch`)."""
@@ -105,12 +109,20 @@ class DrafterStep:
                 f"the gradient must be finite, its norm is {norm}; parameters are as before this step:"
                 " lower optim.lr or look at the batch's features"
             )
+        cosine = self.direction.turn(self.sums.gradient)
         clipped = norm > self.max_grad_norm
         if clipped:
             self.sums.gradient.mul_(self.max_grad_norm / norm)
         self.optimizer.step()
         self.discard()
-        return StepOutcome(grad_norm=norm, clipped=clipped)
+        return StepOutcome(grad_norm=norm, clipped=clipped, cosine=cosine)
+
+    def sketch(self, features: TargetFeatures) -> list[float]:
+        """Of a batch's gradient, which is forgotten again; only between two steps."""
+        self.accumulate(features)
+        sketch = self.direction.sketch(self.sums.gradient).tolist()
+        self.discard()
+        return sketch
 
     def discard(self) -> None:
         """Forget the gradient."""

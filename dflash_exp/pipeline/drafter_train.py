@@ -137,6 +137,7 @@ class DrafterTrainer:
             short_step=len(plans) < setting.n_batches, lr=lr,
             grad_norm=math.nan if outcome is None else outcome.grad_norm,
             clipped=outcome is not None and outcome.clipped, skipped=outcome is None,
+            grad_cosine=None if outcome is None else outcome.cosine,
         )  # fmt: skip
 
     def _update(self, denominator: float, plans: tuple[BatchPlan, ...]) -> StepOutcome | None:

@@ -110,11 +110,12 @@ class Telemetry:
 def plotted(record: StepRecord) -> dict[str, float]:
     """What a chart can show of a record: numbers, flags as 0 and 1, and of a list its only element.
 
-    So `batch/buckets` is a line where a step is one batch. Longer lists, and what has no value, stay in metrics.jsonl.
+    So `batch/buckets` is a line where a step is one batch. Longer lists, words, and what has no value, stay in
+    metrics.jsonl.
     """
     shown = {"time_s": record.time_s}
     for name, value in record.metrics.items():
         values = value if isinstance(value, list) else [value]
-        if len(values) == 1 and values[0] is not None:
+        if len(values) == 1 and not isinstance(values[0], str | None):
             shown[name] = values[0] + 0  # a flag is a whole number
     return shown

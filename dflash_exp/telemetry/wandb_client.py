@@ -158,8 +158,8 @@ def upload(run: wandb.Run, kind: str, files: Sequence[Path], aliases: list[str],
         logged.wait(round(limit_s))
 
 
-def table_of(rows: Sequence[Mapping[str, float | int | bool]]) -> wandb.Table:
-    """Rows that all have the first one's keys, numbered from 0."""
+def table_of(what: str, rows: Sequence[Mapping[str, float | int | bool | str | None]]) -> wandb.Table:
+    """Rows that all have the first one's keys, numbered from 0; `what`: a row is of."""
     import wandb
 
-    return wandb.Table(["prompt", *rows[0]], [[number, *row.values()] for number, row in enumerate(rows)])
+    return wandb.Table([what, *rows[0]], [[number, *row.values()] for number, row in enumerate(rows)])

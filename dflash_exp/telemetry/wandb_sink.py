@@ -81,7 +81,12 @@ class WandbSink:
     def log_prompts(self, rows: Sequence[Mapping[str, float | int | bool]]) -> None:
         """The decoded prompts as a table, one row each; no row, no table."""
         if rows and self._client.config.artifacts is not WandbArtifacts.none:
-            self._background.submit(lambda run: run.log({"evaluation/prompts": table_of(rows)}))
+            self._background.submit(lambda run: run.log({"evaluation/prompts": table_of("prompt", rows)}))
+
+    def log_jumps(self, rows: Sequence[Mapping[str, float | int | str | None]]) -> None:
+        """The jumps of the loss as a table, one row each; no row, no table."""
+        if rows and self._client.config.artifacts is not WandbArtifacts.none:
+            self._background.submit(lambda run: run.log({"dynamics/jumps": table_of("jump", rows)}))
 
     def log_plan(self, files: Sequence[Path]) -> None:
         """Upload the plan's figure and order; the files must stay as they are."""

@@ -13,6 +13,7 @@ from dflash_exp.door import checked
 ELSEWHERE = [
     "run_dir=elsewhere", "topology=cpu", "topology.target_workers=3", "evaluate=false", "force=true", "plan.out=x",
     "hydra.sweep.dir=x", "partial=allow", "plan.tokens_per_s=5", "plan.speed_from=x", "plan.loss_from=x",
+    "target.cache=disk", "target.cache_bytes=5", "target.cache_dir=x",
 ]  # fmt: skip
 OTHERWISE = [
     "seed=1", "seeds.order=1", "interleave=shuffle", "interleave.jitter_strides=0.5", "batches.budget_tokens=2000",

@@ -1,0 +1,1 @@
+"""What moves the loss, judged as the run goes: composition, jumps, whiplash."""
