@@ -24,8 +24,9 @@ from dflash_exp.config import leaves, plain
 from dflash_exp.durable import write_whole
 from dflash_exp.nothing_learned import curves_of, has_losses
 from dflash_exp.run_state import Found, find_runs, run_state
+from dflash_exp.submitted import frozen_config
 from dflash_exp.suggest import ConfigError, did_you_mean
-from dflash_exp.sweep_directory import Sweep, frozen_config, read_sweep
+from dflash_exp.sweep_directory import Sweep, read_sweep
 
 FOLDER, PAGE = "compare", "compare.html"
 MARGIN, SEEDS = 0.01, 3
@@ -126,7 +127,7 @@ def read(folder: Path, found: Found) -> Run:
     """A run with its configuration and its state; raises ConfigError where a file is damaged."""
     state, path = run_state(found.run_dir), found.run_dir / "config.yaml"
     overrides = found.overrides if found.overrides is not None else _typed(found.run_dir)
-    config = leaves(_yaml(path)) if path.is_file() else leaves(plain(frozen_config(folder, found.run_dir.name)))
+    config = leaves(_yaml(path)) if path.is_file() else leaves(plain(frozen_config(found.run_dir)))
     if not config.keys() >= {"seed", "seeds.init", "seeds.data", "seeds.anchors", "seeds.order"}:
         raise ConfigError(f"{path} must hold a run's configuration, got one without its seeds; put it back")
     try:

@@ -129,7 +129,7 @@ def test_a_folder_that_cannot_be_is_one_line_and_a_killed_writer_s_file_goes_aft
     names = (f".{'a' * 64}.safetensors-x.unfinished", f".{'b' * 64}.safetensors-x.unfinished", ".theirs.unfinished")
     for name in names:
         (tmp_path / name).write_text("half")
-        os.utime(tmp_path / name, (time.time() - 4000,) * 2)
+        os.utime(tmp_path / name, (time.time() - 4000, time.time() - 4000))
     os.utime(tmp_path / names[1])
     assert DiskStore(tmp_path, 1, print).n_bytes() == 4
     assert {path.name for path in tmp_path.iterdir()} == {"file", names[1], names[2]}, "and nothing of anybody else's"
