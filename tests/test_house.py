@@ -56,7 +56,7 @@ MAY_SEE: dict[str, set[str]] = {
     "launch.workers": {"launch"},
     "launch.slurm": {"launch"},
     "launch.code_copy": {"durable"},
-    "launch.job": {"launch", "rank", "stop", "submitted", "suggest"},
+    "launch.job": {"launch", "distributed", "rank", "stop", "submitted", "suggest"},
     "export": {"drafter"},
     "checkpoint": {"drafter", "durable", "export"},
 }

@@ -48,14 +48,14 @@ class Direction:
         self._before: Tensor | None = None
 
     def turn(self, gradient: Tensor) -> float | None:
-        """Cosine of a gradient and the one before; None for the first. One that is zero or not finite is passed
-        over, as if its step had not been."""
+        """Cosine of a gradient and the one before, to 6 digits: more follow the order in which ranks add up in fp32.
+        None for the first. One that is zero or not finite is passed over, as if its step had not been."""
         now = self.sketch(gradient)
         norm = float(now.norm())
         if not 0 < norm < float("inf"):
             return None
         before, self._before = self._before, now / norm
-        return None if before is None else float(before @ self._before)
+        return None if before is None else round(float(before @ self._before), 6)
 
     def state(self) -> list[Tensor]:
         """The last gradient's sketch, if there was one."""

@@ -111,7 +111,7 @@ def test_a_job_out_of_time_goes_back_to_the_queue_as_often_as_it_may(cluster: Cl
 def test_packed_runs_have_a_gpu_each_and_a_cancelled_job_is_saved_and_resumed(cluster: Cluster) -> None:
     sweep_dir = cluster.folder / "packed"
     pack = ["hydra/launcher=slurm_8gpu", "hydra.launcher.packed=4", "hydra.launcher.gpus_per_node=4"]
-    cluster.train("-m", "seed=0,1,2", "epochs=30", *pack, f"hydra.sweep.dir={sweep_dir}", step_s=0.3)
+    cluster.train("-m", "seed=0,1,2", "epochs=400", *pack, f"hydra.sweep.dir={sweep_dir}", step_s=0.3)
     run_dirs = [sweep_dir / job["run_dir"] for job in json.loads((sweep_dir / "sweep.json").read_text())["jobs"]]
     (job,) = {jobs_of(run_dir)[0].job_id for run_dir in run_dirs}
     for run_dir in run_dirs:

@@ -3,9 +3,11 @@
 In: each step's loss, detrended with and without the forecast (`composition.py`), and every probe. Out: events.
 
 A jump begins where one of the two series is more than 4 robust standard deviations (1.4826 MAD) above the median of
-its last 200 values for 3 steps running; it lasts until neither is. At its third step the probe runs, and
-  rise         is the probe loss less the last one before the jump, in probe SDs: the robust standard deviation of the
-               last 20 changes from probe to probe; no rise needs no SD, any is without bound where the SD is 0
+its last 200 values for 3 steps running. It lasts until neither is; one that begins within 10 steps continues it. At its
+third step the probe runs, and
+  rise         is the probe loss less that of the last probe 5 steps or more before the jump (a later one may show what
+               the jump shows), in probe SDs: the robust standard deviation of the up to 20 changes from probe to probe
+               until then; no rise needs no SD, any is without bound where the SD is 0
   explained    is the share of the three steps' excess that the forecast takes away: 1 - mean(e) / mean(y)
 forgetting     rise > 3: the drafter is worse on what it is not trained on
 both           rise > 3, and half of the excess or more is explained
@@ -28,6 +30,7 @@ HISTORY, LEAST_HISTORY = 200, 50
 PROBE_SDS, QUIET_SDS = 3.0, 1.0
 PROBE_CHANGES, LEAST_CHANGES = 20, 3
 EXPLAINED = 0.5
+MARGIN_STEPS, JOINED_STEPS = 5, 10
 SD_PER_MAD = 1.4826
 
 
@@ -65,26 +68,30 @@ class JumpWatch:
         self._recent: list[tuple[float, float, int]] = []
         """y, e and bucket of the last three steps."""
         self._probes: list[float] = []
+        self._probe_steps: list[int] = []
 
-    def add(self, parts: Parts, bucket: int) -> bool:
+    def add(self, step: int, parts: Parts, bucket: int) -> bool:
         """Take a step in; whether a jump is to be judged now. `bucket`: the one that most of its weight is in."""
         for i, (history, value) in enumerate(((self._raw, parts.raw), (self._residual, parts.residual))):
             self._streaks[i] = self._streaks[i] + 1 if stands_out(value, history) else 0
         self._recent = [*self._recent, (parts.raw, parts.residual, bucket)][-JUMP_STEPS:]
         self._raw = [*self._raw, parts.raw][-HISTORY:]
         self._residual = [*self._residual, parts.residual][-HISTORY:]
-        longest = max(self._streaks)
-        if longest > JUMP_STEPS and self.jumps:
-            last = self.jumps[-1]
-            self.jumps[-1] = replace(last, n_steps=last.n_steps + 1)
-        return longest == JUMP_STEPS
+        longest, last = max(self._streaks), self.jumps[-1] if self.jumps else None
+        if longest < JUMP_STEPS:
+            return False
+        if last is not None and step - JUMP_STEPS + 1 < last.step + last.n_steps + JOINED_STEPS:
+            self.jumps[-1] = replace(last, n_steps=step - last.step + 1)
+            return False
+        return True
 
     def judge(self, step: int, probe_loss: float | None) -> Jump:
         """The event whose third step this is. `probe_loss`: measured now; None where there is no probe."""
         raw, residual = (float(np.mean([one[i] for one in self._recent])) for i in (0, 1))
         explained = 1 - residual / raw if raw > 0 else 0.0
-        before = self._probes[-1] if self._probes else None
-        rise_sds = rise_of(probe_loss, self._probes)
+        n_before = sum(probed <= step - JUMP_STEPS + 1 - MARGIN_STEPS for probed in self._probe_steps)
+        before = self._probes[n_before - 1] if n_before else None
+        rise_sds = rise_of(probe_loss, self._probes[:n_before])
         known = None if rise_sds is None or np.isinf(rise_sds) else rise_sds
         buckets = [bucket for _, _, bucket in self._recent]
         jump = Jump(
@@ -103,6 +110,7 @@ class JumpWatch:
         if self._probes:
             self.largest_rise = max(self.largest_rise, probe_loss / self._probes[-1] - 1)
         self._probes = [*self._probes, probe_loss][-PROBE_CHANGES - 1 :]
+        self._probe_steps = [*self._probe_steps, step][-PROBE_CHANGES - 1 :]
 
     def state(self) -> dict[str, Any]:
         """As JSON holds it."""

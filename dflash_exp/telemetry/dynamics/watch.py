@@ -37,7 +37,7 @@ class Dynamics:
         """Fields of the step's record."""
         metrics = self._gradient_metrics(result)
         parts = self._forecast.add(step, result.by_bucket)
-        self.to_judge = parts is not None and self._watch.add(parts, heaviest(result.by_bucket))
+        self.to_judge = parts is not None and self._watch.add(step, parts, heaviest(result.by_bucket))
         if parts is not None:
             metrics["dynamics/residual"] = parts.residual
         shares = self._forecast.shares()

@@ -99,6 +99,21 @@ def test_a_jump_is_judged_at_its_third_step_and_lasts_while_it_stands_out() -> N
     assert judged == [102] and (jump["step"], jump["n_steps"], jump["bucket"]) == (100, 7, 0)
 
 
+def test_a_probe_that_the_damage_had_reached_is_not_what_a_jump_is_held_against_and_its_echo_is_no_second_one() -> None:
+    dynamics = Dynamics(1, 0)
+    rng = np.random.default_rng(0)
+    for t in range(1, 131):  # the update of step 100 does the damage, and the probe of step 100 shows it
+        up = 101 <= t < 106 or 109 <= t < 113
+        dynamics.after_step(t, result_of(0, 1 + 0.1 * rng.normal() + (5.0 if up else 0.0)))
+        if dynamics.to_judge:
+            dynamics.judge(t, 3.0)
+        if t % 10 == 0:
+            dynamics.probed(t, 2.0 if t < 100 else 3.0)
+    (jump,) = dynamics.as_json()["jumps"]
+    assert (jump["step"], jump["n_steps"], jump["kind"]) == (101, 12, "forgetting")
+    assert (jump["probe_before"], jump["probe_after"]) == (2.0, 3.0)
+
+
 def test_a_run_is_summed_up_in_a_line() -> None:
     jump = Jump(100, 3, "composition", 5, 1.0, 2.0, 2.0, 0.0)
     lost = Jump(200, 4, "forgetting", 1, 0.0, 2.0, 3.0, 9.0)
