@@ -17,7 +17,7 @@ from torch import Tensor
 
 from dflash_exp.building import greedy_decoding
 from dflash_exp.checkpoint import folder_name
-from dflash_exp.config import Config, plain, run_directory
+from dflash_exp.config import Config, defaults, plain, run_directory
 from dflash_exp.console import LastingConsole
 from dflash_exp.distributed import check_memory, check_topology, rank_devices
 from dflash_exp.export import find_drafter
@@ -90,7 +90,7 @@ def held(run_dir: Path, config: Config, planned: Planned, until_end: ExitStack, 
     lies there."""
     until_end.enter_context(locked(run_dir, console.say))
     if begun(run_dir):
-        check_same_run(run_dir, plain(config), planned.hashes())
+        check_same_run(run_dir, plain(config), planned.hashes(), defaults(config))
     if finished(run_dir):
         console.say(f"{run_dir} is finished: nothing to do (force=true trains anew)")
         return False
