@@ -207,5 +207,5 @@ def opening_line(session: Session) -> str:
     return (
         f"{session.run_dir}: {len(session.planned.settings)} steps over {len(used.rows)} conversations{odd}, "
         f"{option_name(session.config.interleave)}, drafter of {n_parameters / 1e6:.2f}M parameters, "
-        f"on {device}{chosen}{ranks}"
+        f"on {device}{chosen}{ranks}{built.attention.shown()}"
     )
