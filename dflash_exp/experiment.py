@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from dflash_exp.between_steps import over_ranks
 from dflash_exp.building import greedy_decoding
 from dflash_exp.checkpoint import folder_name
 from dflash_exp.config import Config, defaults, plain, run_directory
@@ -104,7 +105,8 @@ def finish(session: Session, prompts: list[Tensor], stop: StopSignals) -> int:
         times = train(session, stop)
         evaluation = evaluate(session, prompts, stop) if session.config.evaluate else None
         mirrors.log_plan(session.run_dir, session.write_plan)
-        result = leave(session, {"status": "finished", "time_by_rank": times, "mfu": mfu_of(session, times)})
+        spent = {"time": over_ranks(times), "time_by_rank": times, "mfu": mfu_of(session, times)}
+        result = leave(session, {"status": "finished", **spent})
     except Stopped:
         with if_unwritten_said(session):
             leave(session, {"status": "stopped"})
@@ -135,7 +137,7 @@ def leave(session: Session, ended: dict[str, Any]) -> dict[str, Any]:
     return result
 
 
-def mfu_of(session: Session, times: list[dict[str, float]]) -> float | None:
+def mfu_of(session: Session, times: list[dict[str, Any]]) -> float | None:
     """Of this session's steps on CUDA, all devices together; None where it is not known."""
     devices = session.built.devices
     if devices.drafter.type != "cuda":
