@@ -5,7 +5,7 @@ False when the run is to stop here.
 """
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import accumulate
 from typing import Any, Protocol
@@ -113,12 +113,20 @@ class Spent:
             self.target + timing.target, self.drafter + timing.drafter, self.all_reduce_s + timing.meeting_s,
         )  # fmt: skip
 
-    def as_json(self) -> dict[str, float]:
-        """Flat, as result.json has it."""
+    def as_json(self) -> dict[str, Any]:
+        """Flat, as result.json has it; what was host-bound is null where there is no CUDA device."""
         stages = {"prefetch": self.prefetch, "target": self.target, "drafter": self.drafter}
         flat = {f"{name}_{what}": time_s for name, stage in stages.items() for what, time_s in asdict(stage).items()}
+        del flat["prefetch_host_bound_s"]  # it launches nothing
         flat = {"steps_s": self.steps_s, **flat, "all_reduce_s": self.all_reduce_s}
-        return {"n_steps": self.n_steps, **{name: round(time_s, 3) for name, time_s in flat.items()}}
+        rounded = {name: None if time_s is None else round(time_s, 3) for name, time_s in flat.items()}
+        return {"n_steps": self.n_steps, **rounded}
+
+
+def over_ranks(by_rank: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The ranks' `Spent.as_json` added up; null where it is null on any."""
+    sums = {name: [spent[name] for spent in by_rank] for name in by_rank[0]}
+    return {name: None if None in values else round(sum(values), 3) for name, values in sums.items()}
 
 
 class BetweenSteps:

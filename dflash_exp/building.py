@@ -15,10 +15,11 @@ import torch
 from torch import Tensor
 
 from dflash_exp.between_steps import Counters
+from dflash_exp.block_passes import AttentionMade, block_passes, most_tokens
 from dflash_exp.checkpoint import Snapshot, read_progress, read_state, take_snapshot
 from dflash_exp.config import Config
 from dflash_exp.data.collate import Collator
-from dflash_exp.data.store import TooLong, read_manifest, read_split
+from dflash_exp.data.store import Conversations, TooLong, read_manifest, read_split
 from dflash_exp.decode import DecodeConfig
 from dflash_exp.distributed import RankDevices, rank_devices
 from dflash_exp.drafter.model import Drafter, initialise, resolve_shape
@@ -64,6 +65,7 @@ class Built:
     step: DrafterStep
     dynamics: Dynamics
     cache: CachedTargets | None
+    attention: AttentionMade
 
     def measure(self) -> Metrics:
         """The probe's loss, and τ by replay, of the drafter as it is."""
@@ -109,8 +111,10 @@ def build(config: Config, planned: Planned, first_step: int, outside: Outside) -
     initialise(drafter, config.seeds.init, target.model.final_norm_weight_H)
     optimizer = build_optimizer(config.optim, drafter.named_parameters())
     behind = room(n_batches, ranks.n_ranks)
-    slots, max_norm = config.drafter.slots_per_pass, config.optim.max_grad_norm
-    step = DrafterStep(drafter, config.loss, optimizer, slots, max_norm, behind)
+    held_out = held_out_for_probe(config)
+    most = most_tokens(config.batches, planned.planner.sequences.lengths, held_out.lengths[held_out.rows])
+    passes, attention = block_passes(config, most, drafter)
+    step = DrafterStep(drafter, config.loss, optimizer, passes, config.optim.max_grad_norm, behind)
     trained = TrainedHashes()
     reports = Reports(trained.add, outside.say, outside.asked_to_stop)
     meeting = Meeting(step.sums, ranks, n_batches)
@@ -131,12 +135,13 @@ def build(config: Config, planned: Planned, first_step: int, outside: Outside) -
         ),
         trainer=trainer,
         devices=devices,
-        probe=build_probe(config, planned, target, step, partial(share_out, ranks)),
+        probe=build_probe(config, planned, held_out, target, step, partial(share_out, ranks)),
         replay=build_replay(config, planned, target, drafter, partial(share_out, ranks)),
         trained=trained,
         step=step,
         dynamics=Dynamics(len(planned.planner.edges), config.seeds.data),
         cache=cache,
+        attention=attention,
     )
 
 
@@ -198,11 +203,16 @@ def check_vocabulary(config: Config, vocab_size: int) -> None:
         )
 
 
+def held_out_for_probe(config: Config) -> Conversations:
+    """The probe split; a longer sequence than the budget is cut to it."""
+    return read_split(config.data.folder, "probe", config.batches.budget_tokens, TooLong.truncate)
+
+
 def build_probe(
-    config: Config, planned: Planned, target: LoadedTarget, step: DrafterStep, among_ranks: ShareOut
-) -> Probe:
-    """Held-out batches, packed once by the training edges; a longer sequence than the budget is cut to it."""
-    held_out = read_split(config.data.folder, "probe", config.batches.budget_tokens, TooLong.truncate)
+    config: Config, planned: Planned, held_out: Conversations, target: LoadedTarget, step: DrafterStep,
+    among_ranks: ShareOut,
+) -> Probe:  # fmt: skip
+    """Held-out batches, packed once by the training edges."""
     edges = planned.planner.edges
     plans = probe_batches(held_out, config.probe.sequences, edges, config.batches, config.seeds.data)
     collate = Collator(held_out, anchor_rule(config))

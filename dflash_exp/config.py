@@ -8,7 +8,7 @@ import json
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import MISSING, asdict, dataclass, fields, is_dataclass
 from enum import Enum
 from hashlib import sha256
 from pathlib import Path
@@ -226,6 +226,17 @@ def _jsonable(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {key: _jsonable(item) for key, item in value.items()}
     return [_jsonable(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def defaults(config: Config) -> dict[str, object]:
+    """What those keys stood for, by dotted key, that are newer than some runs: the classes give them a default."""
+    sections = {"": config, **{f"{name}.": part for name, part in vars(config).items() if is_dataclass(part)}}
+    return {
+        f"{prefix}{key.name}": _jsonable(key.default)
+        for prefix, section in sections.items()
+        for key in fields(section)
+        if key.default is not MISSING
+    }
 
 
 def leaves(values: object, prefix: str = "") -> dict[str, object]:

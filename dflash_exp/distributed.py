@@ -71,11 +71,18 @@ class RankDevices:
     """Of each target loop."""
 
 
+def device_type(topology: Topology) -> str:
+    """`cuda` or `cpu`: what the models of all ranks run on."""
+    if topology.device is Device.auto:
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    return topology.device.value
+
+
 def rank_devices(topology: Topology, rank: int) -> RankDevices:
     """The devices of this rank. Raises ValueError for what is not there."""
-    found = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    if topology.device is Device.cpu or (topology.device is Device.auto and found == 0):
+    if device_type(topology) == "cpu":
         return RankDevices(torch.device("cpu"), [torch.device("cpu")] * topology.target_workers)
+    found = torch.cuda.device_count() if torch.cuda.is_available() else 0
     needed = topology.ranks_per_node * (1 + topology.target_devices)
     if found < needed:
         raise ValueError(

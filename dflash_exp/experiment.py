@@ -16,9 +16,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from dflash_exp.between_steps import over_ranks
 from dflash_exp.building import greedy_decoding
 from dflash_exp.checkpoint import folder_name
-from dflash_exp.config import Config, plain, run_directory
+from dflash_exp.config import Config, defaults, plain, run_directory
 from dflash_exp.console import LastingConsole
 from dflash_exp.distributed import check_memory, check_topology, rank_devices
 from dflash_exp.export import find_drafter
@@ -91,7 +92,7 @@ def held(run_dir: Path, config: Config, planned: Planned, until_end: ExitStack, 
     lies there."""
     until_end.enter_context(locked(run_dir, console.say))
     if begun(run_dir):
-        check_same_run(run_dir, plain(config), planned.hashes())
+        check_same_run(run_dir, plain(config), planned.hashes(), defaults(config))
     if finished(run_dir):
         console.say(f"{run_dir} is finished: nothing to do (force=true trains anew)")
         return False
@@ -106,8 +107,8 @@ def finish(session: Session, prompts: list[Tensor], stop: StopSignals) -> int:
         evaluation = evaluate(session, prompts, stop) if session.config.evaluate else None
         mirrors.log_plan(session.run_dir, session.write_plan)
         cache = session.ranks.exchange(cache_counts(session))
-        ended = {"time_by_rank": times, "mfu": mfu_of(session, times), "target_cache_by_rank": cache}
-        result = leave(session, {"status": "finished", **ended})
+        spent = {"time": over_ranks(times), "time_by_rank": times, "mfu": mfu_of(session, times)}
+        result = leave(session, {"status": "finished", **spent, "target_cache_by_rank": cache})
     except Stopped:
         with if_unwritten_said(session):
             leave(session, {"status": "stopped"})
@@ -145,7 +146,7 @@ def cache_counts(session: Session) -> dict[str, int] | None:
     return None if cache is None else asdict(cache.counts())
 
 
-def mfu_of(session: Session, times: list[dict[str, float]]) -> float | None:
+def mfu_of(session: Session, times: list[dict[str, Any]]) -> float | None:
     """Of this session's steps on CUDA, all devices together; None where it is not known."""
     devices = session.built.devices
     if devices.drafter.type != "cuda":
@@ -218,5 +219,5 @@ def opening_line(session: Session) -> str:
     return (
         f"{session.run_dir}: {len(session.planned.settings)} steps over {len(used.rows)} conversations{odd}, "
         f"{option_name(session.config.interleave)}, drafter of {n_parameters / 1e6:.2f}M parameters, "
-        f"on {device}{chosen}{ranks}"
+        f"on {device}{chosen}{ranks}{built.attention.shown()}"
     )

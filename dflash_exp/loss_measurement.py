@@ -17,6 +17,7 @@ from rich.progress import track
 from dflash_exp.config import Config
 from dflash_exp.data.collate import Collator
 from dflash_exp.drafter.model import resolve_shape
+from dflash_exp.drafter.passes import GroupedPasses
 from dflash_exp.drafter.step import DrafterStep
 from dflash_exp.export import load_weights
 from dflash_exp.models import LoadedTarget, load, weights_fingerprint
@@ -52,7 +53,8 @@ def step_at(config: Config, target: LoadedTarget, checkpoint: Path) -> DrafterSt
     drafter = target.new_drafter(config.drafter.compute_dtype)
     load_weights(drafter, checkpoint)
     optimizer = build_optimizer(config.optim, drafter.named_parameters())
-    return DrafterStep(drafter, config.loss, optimizer, config.drafter.slots_per_pass, config.optim.max_grad_norm)
+    passes = GroupedPasses(config.drafter.slots_per_pass)  # one forward: nothing to compile for
+    return DrafterStep(drafter, config.loss, optimizer, passes, config.optim.max_grad_norm)
 
 
 def _measured(

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -59,6 +59,26 @@ class TokenBatch:
     """int64, the anchor's position in its own sequence, ascending within a sequence."""
 
 
+class Mark(Protocol):
+    """A point in a device's stream of work: a CUDA event."""
+
+    def elapsed_time(self, end_event: Any) -> float:
+        """Milliseconds from this one to another, both past."""
+        ...
+
+
+@dataclass(frozen=True)
+class Launch:
+    """What a stage launched on its device for one item."""
+
+    host_s: float
+    """Seconds of the launching."""
+    began: Mark
+    done: Mark
+    ahead: bool
+    """The device had not begun when all was launched."""
+
+
 @dataclass(frozen=True)
 class TargetFeatures:
     """A batch with the hidden states that the drafter is conditioned on."""
@@ -68,6 +88,8 @@ class TargetFeatures:
     """Tapped hidden states of the real tokens only, sequences one after the other, taps concatenated."""
     ready: Event | None = None
     """On CUDA: after it the features may be read."""
+    launch: Launch | None = None
+    """On CUDA: of the target's forward."""
 
 
 @dataclass(frozen=True)
@@ -144,9 +166,12 @@ class StageTime:
     busy_s: float
     wait_s: float
     """For its next item, or for room to hand on what it has."""
+    host_bound_s: float | None = None
+    """Of the busy ones: launching while the device had nothing queued. None where there is no such device."""
 
     def __add__(self, other: StageTime) -> StageTime:
-        return StageTime(self.busy_s + other.busy_s, self.wait_s + other.wait_s)
+        bound = [time_s for time_s in (self.host_bound_s, other.host_bound_s) if time_s is not None]
+        return StageTime(self.busy_s + other.busy_s, self.wait_s + other.wait_s, sum(bound) if bound else None)
 
 
 @dataclass(frozen=True)

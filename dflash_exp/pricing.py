@@ -10,7 +10,8 @@ import numpy as np
 
 from dflash_exp.architecture import TargetShape
 from dflash_exp.config import Config
-from dflash_exp.drafter.model import tapped_layers
+from dflash_exp.distributed import device_type
+from dflash_exp.drafter.model import AttentionKind, tapped_layers
 from dflash_exp.measured import Measured, steps_work
 from dflash_exp.models import known_shape
 from dflash_exp.optim import Muon
@@ -91,6 +92,7 @@ def counted(config: Config, shape: TargetShape) -> StageCosts:
 def _memory(config: Config, shape: TargetShape, work: Work, n_sequences: np.ndarray) -> dict[str, int]:
     drafter, pipeline, target_dtype = config.drafter, config.pipeline, config.target.dtype.torch
     compute_dtype = drafter.compute_dtype.beside(target_dtype)
+    kind = drafter.attention.on(device_type(config.topology), shape.head_dim)
     models = Models(
         sizes=shape,
         n_target_layers=shape.n_layers,
@@ -103,6 +105,7 @@ def _memory(config: Config, shape: TargetShape, work: Work, n_sequences: np.ndar
         block_size=drafter.block_size,
         slots_per_pass=drafter.slots_per_pass,
         matrix_state_width=4 if isinstance(config.optim, Muon) else 8,
+        keeps_probabilities=kind is AttentionKind.grouped,
     )
     topology = config.topology
     line = UnderWay(1, None, 1, topology.target_devices)

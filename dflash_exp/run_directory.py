@@ -19,7 +19,7 @@ from typing import Any
 import torch
 import yaml
 
-from dflash_exp.config import YOUNGER, leaves, within_identity
+from dflash_exp.config import leaves, within_identity
 from dflash_exp.durable import write_whole
 from dflash_exp.plan.epoch import plan_difference
 
@@ -158,10 +158,15 @@ def locked(run_dir: Path, say: Callable[[str], None]) -> Iterator[None]:
                 run_dir.rmdir()
 
 
-def check_same_run(run_dir: Path, config: Mapping[str, object], plan: Mapping[str, object]) -> None:
-    """ValueError, naming what differs, unless the run that was begun there is the one that is wanted."""
-    begun = YOUNGER | leaves(_configuration_there(run_dir))
-    wanted = YOUNGER | leaves(config)
+def check_same_run(
+    run_dir: Path, config: Mapping[str, object], plan: Mapping[str, object], defaults: Mapping[str, object]
+) -> None:
+    """ValueError, naming what differs, unless the run that was begun there is the one that is wanted.
+
+    `defaults`: what a key stands for, dotted, that the run is too old to have.
+    """
+    begun = {**defaults, **leaves(_configuration_there(run_dir))}
+    wanted = leaves(config)
     odd = [key for key in sorted(begun.keys() | wanted.keys()) if begun.get(key) != wanted.get(key)]
     odd = [key for key in odd if within_identity(key)]
     mend = "say the same configuration to resume, or another run_dir"

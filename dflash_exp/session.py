@@ -72,6 +72,7 @@ def open_session(opening: Opening, ranks: Ranks, stop: StopSignals, console: Las
         restore(built, Path(folder))
     where = environment(asdict(config.seeds), asdict(config.pipeline.threads))
     where["ranks"] = ranks.exchange(whereabouts(config.topology, ranks.rank, str(built.target.model.device)))
+    where["attention"] = asdict(built.attention)
     mirrors = together(ranks, lambda: mirrors_of(opening, where, console) if ranks.rank == 0 else NO_MIRRORS)
     first = lead(ranks, lambda: begin(opening, built, where, metrics_bytes))
     if first["restarts"]:

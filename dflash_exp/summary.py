@@ -23,8 +23,7 @@ def print_summary(
         f"{result['steps']} steps, {result['epochs']} epoch(s), {result['tokens']:,} tokens "
         f"in {duration(result['train_s'])}",
     )
-    for rank, spent in enumerate(result["time_by_rank"]):
-        table.add_row("time" if rank == 0 else "", time_line(spent, rank, len(result["time_by_rank"])))
+    table.add_row("time", "\n".join(time_lines(result["time"], result["time_by_rank"])))
     if result["target_cache_by_rank"][0] is not None:
         table.add_row("target cache", cache_line(result["target_cache_by_rank"]))
     before, after = (_figure(result[when].get("probe/loss")) for when in ("first_probe", "final_probe"))
@@ -219,13 +218,23 @@ def _loss_sds(source: Mapping[str, Any] | None) -> tuple[str, str]:
     return ("-", "-") if source is None else (f"{source['curve_sd']:.3f}", f"{source['median_sd']:.4f}")
 
 
-def time_line(spent: Mapping[str, float], rank: int, n_ranks: int) -> str:
-    """Where the time of one rank's steps went, in percent of them; stages run side by side."""
-    share = {name: 100 * spent[f"{name}_s"] / spent["steps_s"] if spent["steps_s"] else 0.0 for name in SHOWN_TIMES}
-    parts = [
-        f"{words} {share[name]:.0f} %" for name, words in SHOWN_TIMES.items() if n_ranks > 1 or name != "all_reduce"
-    ]
-    return (f"rank {rank}: " if n_ranks > 1 else "") + ", ".join(parts) + " of the steps"
+def time_lines(spent: Mapping[str, Any], by_rank: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Where the time of the steps went, of all ranks and then of each, in percent of them; stages run side by side."""
+    if len(by_rank) == 1:
+        return [f"{_time_shares(spent, ranks=False)} of the steps"]
+    each = [f"rank {rank}: {_time_shares(one, ranks=True)}" for rank, one in enumerate(by_rank)]
+    return [f"all ranks: {_time_shares(spent, ranks=True)} of the steps", *each]
+
+
+def _time_shares(spent: Mapping[str, Any], *, ranks: bool) -> str:
+    """What is not known, as host-bound time is not on a CPU, is left out."""
+    parts = []
+    for name, words in SHOWN_TIMES.items():
+        time_s = spent[f"{name}_s"]
+        if time_s is not None and (ranks or name != "all_reduce"):
+            share = time_s / spent["steps_s"] if spent["steps_s"] else 0.0
+            parts.append(f"{words} {100 * share:.0f} %")
+    return ", ".join(parts)
 
 
 def composition_line(dynamics: Mapping[str, Any]) -> str:
@@ -243,7 +252,9 @@ def cache_line(by_rank: Sequence[Mapping[str, int]]) -> str:
 
 SHOWN_TIMES = {
     "target_busy": "target busy",
+    "target_host_bound": "target host-bound",
     "drafter_busy": "drafter busy",
+    "drafter_host_bound": "drafter host-bound",
     "drafter_wait": "waiting for features",
     "all_reduce": "all-reduce",
 }

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -26,7 +27,7 @@ from dflash_exp.telemetry.sinks import JsonlSink
 from dflash_exp.telemetry.trace import Trace
 
 
-def train(session: Session, stop: StopSignals) -> list[dict[str, float]]:
+def train(session: Session, stop: StopSignals) -> list[dict[str, Any]]:
     """All steps that are left: where their time went, rank by rank. Raises Stopped when a rank is asked to stop."""
     config, counters = session.config, session.counters
     stop_if_asked(session, stop)

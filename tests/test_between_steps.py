@@ -4,9 +4,9 @@ from collections.abc import Callable
 
 import pytest
 
-from dflash_exp.between_steps import BetweenSteps, Counters, Hands, Schedule, Spent
+from dflash_exp.between_steps import BetweenSteps, Counters, Hands, Schedule, Spent, over_ranks
 from dflash_exp.messages import LossSums, StageTime, StepRecord, StepResult, StepTiming
-from dflash_exp.summary import time_line
+from dflash_exp.summary import time_lines
 from dflash_exp.telemetry.dynamics.watch import Dynamics
 from dflash_exp.telemetry.metrics import Metrics
 
@@ -109,15 +109,44 @@ def test_a_resumed_run_counts_on() -> None:
     assert fakes.records[0].time_s == pytest.approx(50.0, abs=5.0)
 
 
-def test_where_the_time_went_is_added_up_over_the_steps() -> None:
+def test_where_the_time_went_is_added_up_over_the_steps_and_the_ranks() -> None:
     stages = [StageTime(0.25 * k, 0.5 * k) for k in (1, 2, 4)]
     spent = Spent().after(StepTiming(*stages, step_s=2.0, channels={}, meeting_s=0.125))
     twice = spent.after(StepTiming(*stages, step_s=1.0, channels={}, meeting_s=0.25)).as_json()
     assert twice == {
         "n_steps": 2, "steps_s": 3.0, "prefetch_busy_s": 0.5, "prefetch_wait_s": 1.0, "target_busy_s": 1.0,
-        "target_wait_s": 2.0, "drafter_busy_s": 2.0, "drafter_wait_s": 4.0, "all_reduce_s": 0.375,
+        "target_wait_s": 2.0, "target_host_bound_s": None, "drafter_busy_s": 2.0, "drafter_wait_s": 4.0,
+        "drafter_host_bound_s": None, "all_reduce_s": 0.375,
     }  # fmt: skip
-    assert time_line(twice, 1, 2) == (
-        "rank 1: target busy 33 %, drafter busy 67 %, waiting for features 133 %, all-reduce 12 % of the steps"
-    )
-    assert time_line(Spent().as_json(), 0, 1).startswith("target busy 0 %")
+    shares = "target busy 33 %, drafter busy 67 %, waiting for features 133 %"
+    assert time_lines(over_ranks([twice]), [twice]) == [f"{shares} of the steps"]
+    other = twice | {"steps_s": 1.0, "all_reduce_s": 0.625}
+    both = over_ranks([twice, other])
+    assert (both["steps_s"], both["drafter_busy_s"], both["all_reduce_s"]) == (4.0, 4.0, 1.0)
+    assert time_lines(both, [twice, other]) == [
+        "all ranks: target busy 50 %, drafter busy 100 %, waiting for features 200 %, all-reduce 25 % of the steps",
+        f"rank 0: {shares}, all-reduce 12 %",
+        "rank 1: target busy 100 %, drafter busy 200 %, waiting for features 400 %, all-reduce 62 %",
+    ]
+    none = Spent().as_json()
+    assert time_lines(none, [none])[0].startswith("target busy 0 %")
+
+
+def test_host_bound_time_is_shown_where_it_is_known_and_is_known_of_all_ranks_or_of_none() -> None:
+    target, drafter = StageTime(1.0, 0.0, host_bound_s=0.5), StageTime(2.0, 1.0, host_bound_s=0.0)
+    timing = StepTiming(NONE, target, drafter, step_s=4.0, channels={}, meeting_s=0.0)
+    spent = Spent().after(timing).after(timing).as_json()
+    assert (spent["target_host_bound_s"], spent["drafter_host_bound_s"]) == (1.0, 0.0)
+    assert time_lines(spent, [spent]) == [
+        "target busy 25 %, target host-bound 12 %, drafter busy 50 %, drafter host-bound 0 %, "
+        "waiting for features 25 % of the steps"
+    ]
+    on_a_cpu = spent | {"target_host_bound_s": None}
+    assert over_ranks([spent, on_a_cpu])["target_host_bound_s"] is None
+    assert over_ranks([spent, spent])["target_host_bound_s"] == 2.0
+
+
+def test_a_step_in_which_nothing_was_launched_takes_nothing_away_from_what_is_known() -> None:
+    assert StageTime(1.0, 2.0, 0.25) + StageTime(4.0, 8.0) == StageTime(5.0, 10.0, 0.25)
+    assert NONE + StageTime(1.0, 0.0, 0.5) + StageTime(1.0, 0.0, 0.25) == StageTime(2.0, 0.0, 0.75)
+    assert (NONE + NONE).host_bound_s is None

@@ -53,6 +53,12 @@ def test_there_is_one_record_for_every_optimizer_step_and_a_probe_every_second(f
     assert result["tokens"] == sum(record["batch/tokens"] for record in records)
 
 
+def test_where_the_time_went_is_in_the_result_and_nothing_of_it_is_host_bound_on_a_cpu(finished_run: Path) -> None:
+    result = result_of(finished_run)
+    assert result["time"] == result["time_by_rank"][0] and result["time"]["drafter_busy_s"] > 0
+    assert result["time"]["target_host_bound_s"] is result["time"]["drafter_host_bound_s"] is None
+
+
 def test_the_directory_s_configuration_is_the_one_that_ran(world: World, finished_run: Path) -> None:
     overrides = world.overrides("first")
     assert load(finished_run / "config.yaml") == compose(overrides)

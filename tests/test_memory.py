@@ -47,7 +47,7 @@ def case(request: pytest.FixtureRequest) -> Case:
     plan, sequences = planned.planner.epoch(0), planned.planner.sequences
     assert sequences.anchors is not None
     work = batch_work(plan.batches, sequences.lengths, sequences.anchors, 8)
-    models = Models(shape, 8, True, 4, compute_width, compute_width == 4, 2, 3, 8, slots_per_pass, 4)
+    models = Models(shape, 8, True, 4, compute_width, compute_width == 4, 2, 3, 8, slots_per_pass, 4, True)
     return Case(
         build(config, planned, 0, Outside(Alone(), print, lambda: False)),
         plan,

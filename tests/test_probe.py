@@ -14,6 +14,7 @@ from dflash_exp.data.store import Conversations
 from dflash_exp.drafter.anchors import candidates, choose_anchors
 from dflash_exp.drafter.loss import LossConfig, Reduction
 from dflash_exp.drafter.model import Drafter, initialise
+from dflash_exp.drafter.passes import GroupedPasses
 from dflash_exp.drafter.shape import DrafterShape
 from dflash_exp.drafter.step import DrafterStep
 from dflash_exp.messages import BatchPlan, LossSums, TargetFeatures, TokenBatch
@@ -70,7 +71,7 @@ def a_step() -> tuple[DrafterStep, Optimizer]:
     drafter = Drafter(SHAPE, torch.randn(20, 8, generator=draw), torch.randn(20, 8, generator=draw))
     initialise(drafter, 0)
     optimizer = build_optimizer(OPTIM, drafter.named_parameters())
-    return DrafterStep(drafter, LossConfig(Reduction.epoch, 4.0), optimizer, 64, 1.0), optimizer
+    return DrafterStep(drafter, LossConfig(Reduction.epoch, 4.0), optimizer, GroupedPasses(64), 1.0), optimizer
 
 
 def count_anchors(features: TargetFeatures) -> LossSums:

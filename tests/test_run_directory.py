@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from dflash_exp.compose import compose
+from dflash_exp.config import defaults
 from dflash_exp.run_directory import (
     check_same_inputs,
     check_same_run,
@@ -44,23 +46,31 @@ PLAN = {"batches_sha256": "b", "order_sha256": "o", "plan_sha256": "p"}
 def test_another_configuration_or_plan_is_refused_and_what_differs_is_named(tmp_path: Path) -> None:
     config = {"seed": 1, "optim": {"lr": 0.1, "betas": [0.9, 0.95]}, "topology": {"device": "cpu"}, "force": False}
     create(tmp_path, config, [], PLAN, INPUTS)
-    check_same_run(tmp_path, config | {"topology": {"device": "cuda"}, "force": True}, PLAN)
+    check_same_run(tmp_path, config | {"topology": {"device": "cuda"}, "force": True}, PLAN, {})
     with pytest.raises(ValueError, match=r"differs in optim\.lr \(0\.1 there, 0\.2 here\); say the same configuration"):
-        check_same_run(tmp_path, config | {"optim": {"lr": 0.2, "betas": [0.9, 0.95]}}, PLAN)
+        check_same_run(tmp_path, config | {"optim": {"lr": 0.2, "betas": [0.9, 0.95]}}, PLAN, {})
     with pytest.raises(ValueError, match=r"differs in extra \(None there, 3 here\), seed \(1 there, 2 here\)"):
-        check_same_run(tmp_path, config | {"seed": 2, "extra": 3}, PLAN)
+        check_same_run(tmp_path, config | {"seed": 2, "extra": 3}, PLAN, {})
     with pytest.raises(ValueError, match=r"differs in order alone \(order_sha256\): the data, or the way"):
-        check_same_run(tmp_path, config, PLAN | {"order_sha256": "x", "plan_sha256": "y"})
+        check_same_run(tmp_path, config, PLAN | {"order_sha256": "x", "plan_sha256": "y"}, {})
     with pytest.raises(ValueError, match=r"differs in train_sha256: these tokens or weights changed"):
         check_same_inputs(tmp_path, INPUTS | {"train_sha256": "other"})
 
 
-def test_a_run_begun_before_there_was_a_key_is_the_same_run_until_the_key_is_used(tmp_path: Path) -> None:
-    config = {"seed": 1, "optim": {"lr": 0.1}}
-    create(tmp_path, config, [], PLAN, INPUTS)
-    check_same_run(tmp_path, {"seed": 1, "optim": {"lr": 0.1, "lr_scale": "none", "lr_reference_weight": None}}, PLAN)
-    with pytest.raises(ValueError, match=r"differs in optim\.lr_scale \(none there, sqrt here\)"):
-        check_same_run(tmp_path, {"seed": 1, "optim": {"lr": 0.1, "lr_scale": "sqrt"}}, PLAN)
+def test_a_run_that_is_older_than_a_key_had_what_the_key_stands_for_by_default(tmp_path: Path) -> None:
+    create(tmp_path, {"seed": 1, "drafter": {"taps": None}}, [], PLAN, INPUTS)
+    wanted, since = {"seed": 1, "drafter": {"taps": None, "attention": "grouped"}}, {"drafter.attention": "grouped"}
+    check_same_run(tmp_path, wanted, PLAN, since)
+    wanted = {"seed": 1, "drafter": {"taps": None, "attention": "flex"}}
+    with pytest.raises(ValueError, match=r"differs in drafter\.attention \(grouped there, flex here\)"):
+        check_same_run(tmp_path, wanted, PLAN, since)
+
+
+def test_keys_that_are_newer_than_some_runs_are_those_with_a_default() -> None:
+    newer = defaults(compose([]))
+    assert newer["drafter.compute_dtype"] == "float32"
+    assert newer["partial"] == "refuse" and newer["plan.tokens_per_s"] is None
+    assert not {"seed", "drafter.taps", "optim.lr"} & newer.keys()
 
 
 def test_a_directory_in_use_is_refused_and_free_again_afterwards(tmp_path: Path) -> None:

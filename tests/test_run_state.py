@@ -134,7 +134,7 @@ def test_status_has_a_line_for_every_job_of_a_sweep(tmp_path: Path, capsys: pyte
             "stopped   1-b   at step 3 of 8",
             "failed    2-c   after step 3 of 8: ValueError: no",
             "missing   3-d",
-            "running   10-e  step 3 of 8, 1h 02m left, 5,120 tokens/s",
+            "running   10-e  step 3 of 8, 1h02m left, 5,120 tokens/s",
             "5 runs: 1 finished, 1 stopped, 1 failed, 1 missing, 1 running",
         ]
 

@@ -98,6 +98,18 @@ def block_attention(
     return _BlockAttention.apply(q_AMRE, k_AMKE, v_AMKE, k_BMTE, v_BMTE, groups)  # type: ignore[no-any-return]
 
 
+@dataclass(frozen=True)
+class GroupedAttention:
+    """Attention of the blocks of one pass: `layout.Attend` for a rectangle of contexts."""
+
+    groups: list[Group]
+
+    def __call__(self, q_AMQRE: Tensor, k_AMKE: Tensor, v_AMKE: Tensor, k_BMTE: Tensor, v_BMTE: Tensor) -> Tensor:
+        """[A, M, Q, R, E]."""
+        q_AMRE = q_AMQRE.flatten(2, 3)
+        return block_attention(q_AMRE, k_AMKE, v_AMKE, k_BMTE, v_BMTE, self.groups).view(q_AMQRE.shape)
+
+
 class _BlockAttention(torch.autograd.Function):
     """Forward and backward of `block_attention`, group by group."""
 

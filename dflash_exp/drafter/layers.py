@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import FunctionCtx
 
-from dflash_exp.drafter.attention import Group, block_attention
+from dflash_exp.drafter.layout import Attend
 from dflash_exp.drafter.shape import DrafterShape
 
 
@@ -152,7 +152,7 @@ class Attention(nn.Module):
         v_AKME: Tensor,
         context: tuple[Tensor, Tensor],
         turn_AK: Rotation,
-        groups: list[Group],
+        attend: Attend,
     ) -> Tensor:
         """Blocks' attention output after o_proj, [A, Q, H]; queries are the last Q slots of their blocks."""
         n_anchors, n_queries = q_AQMRE.shape[:2]
@@ -161,8 +161,7 @@ class Attention(nn.Module):
         q_AMQRE = rotate(q_AQMRE.permute(0, 2, 1, 3, 4), turn_AQ.view(n_anchors, 1, n_queries, 1, width))
         k_AMKE = rotate(k_AKME.transpose(1, 2), turn_AK.view(n_anchors, 1, size, width))
         v_AMKE = v_AKME.transpose(1, 2).contiguous()
-        out = block_attention(q_AMQRE.flatten(2, 3), k_AMKE, v_AMKE, *context, groups)
-        heads_AQMRE = out.view(q_AMQRE.shape).permute(0, 2, 1, 3, 4)
+        heads_AQMRE = attend(q_AMQRE, k_AMKE, v_AMKE, *context).permute(0, 2, 1, 3, 4)
         return self.o_proj(heads_AQMRE.reshape(n_anchors, n_queries, -1))
 
 

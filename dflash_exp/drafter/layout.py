@@ -6,16 +6,18 @@ padded tokens. Nothing beyond the last anchor is read. On CUDA keep the batch on
 device: then nothing here waits for the device.
 """
 
-# B sequences with anchors, T context tokens (longest), P packed tokens, A anchors, K block slots, S supervised slots
+# B sequences with anchors, T context tokens (longest), P packed tokens, A anchors, K block slots, S supervised slots,
+# Q query slots, M key/value heads, R query heads of a key/value head, E head dim
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from dflash_exp.drafter.attention import Group, group_anchors
+from dflash_exp.drafter.attention import GroupedAttention, group_anchors
 from dflash_exp.messages import TokenBatch
 
 
@@ -27,6 +29,8 @@ class Anchors:
     """int64, index into B, ascending."""
     position_A: Tensor
     """int64, position in the own sequence, ascending within a sequence."""
+    start_A: Tensor
+    """int64, row of the packed features at which the own sequence begins."""
     token_A: Tensor
     """int64, the clean token in slot 0."""
     label_AS: Tensor
@@ -37,14 +41,23 @@ class Anchors:
     """int64, row of the packed features; columns at or beyond a sequence's end repeat its last token."""
 
     def slice(self, first: int, last: int, n_kv_heads: int, device: torch.device) -> BlockLayout:
-        """The blocks first .. last-1 as the model takes them."""
+        """The blocks first .. last-1 as the model takes them, their contexts in a rectangle."""
         sequences = torch.bincount(self.sequence_A[first:last], minlength=len(self.context_rows_BT))
         position_A = self.position_A[first:last]
         return BlockLayout(
-            token_A=self.token_A[first:last].to(device, non_blocking=True),
-            position_A=position_A.to(device, non_blocking=True),
-            groups=group_anchors(sequences, position_A, n_kv_heads, device),
+            token_A=sent(self.token_A[first:last], device),
+            position_A=sent(position_A, device),
+            attend=GroupedAttention(group_anchors(sequences, position_A, n_kv_heads, device)),
         )
+
+
+class Attend(Protocol):
+    """How the blocks of one pass see their context and themselves."""
+
+    def __call__(self, q_AMQRE: Tensor, k_AMKE: Tensor, v_AMKE: Tensor, k_BMTE: Tensor, v_BMTE: Tensor) -> Tensor:
+        """Queries are the last Q slots of their blocks; keys and values of the blocks, then of the context, as
+        `Passes.context` made it. Returns [A, M, Q, R, E]."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -53,7 +66,12 @@ class BlockLayout:
 
     token_A: Tensor
     position_A: Tensor
-    groups: list[Group]
+    attend: Attend
+
+
+def sent(x: Tensor, device: torch.device) -> Tensor:
+    """A tensor of the CPU on the device; the host does not wait for the copy."""
+    return x.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else x.to(device)
 
 
 def locate_anchors(batch: TokenBatch, block_size: int) -> Anchors:
@@ -69,6 +87,7 @@ def locate_anchors(batch: TokenBatch, block_size: int) -> Anchors:
     return Anchors(
         sequence_A=sequence_A,
         position_A=position_A,
+        start_A=starts[row_A],
         token_A=tokens_BT[row_A, position_A],
         label_AS=tokens_BT[row_A[:, None], within_AS],
         supervised_AS=inside_AS & batch.supervised_BT.cpu()[row_A[:, None], within_AS],

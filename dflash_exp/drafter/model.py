@@ -16,6 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from dflash_exp.drafter.flex import LEAST_HEAD_DIM
 from dflash_exp.drafter.layers import Layer, Linear, RmsNorm, rotation
 from dflash_exp.drafter.layout import BlockLayout
 from dflash_exp.drafter.shape import DrafterShape, TargetDims, target_layer_ids
@@ -38,6 +39,27 @@ class ComputeDtype(str, Enum):
         return torch.bfloat16 if narrow else torch.float32
 
 
+class AttentionKind(str, Enum):
+    """How blocks attend: the same scores, another order of their sums."""
+
+    auto = "auto"
+    """flex where it can be, else grouped."""
+    grouped = "grouped"
+    """Matrix products over groups of anchors (`attention.py`): everywhere."""
+    flex = "flex"
+    """One compiled kernel over a packed row (`flex.py`): on CUDA, for heads of 16 numbers or more."""
+
+    def on(self, device_type: str, head_dim: int) -> AttentionKind:
+        """`grouped` or `flex`. Raises ValueError where `flex` cannot be."""
+        can = device_type == "cuda" and head_dim >= LEAST_HEAD_DIM
+        if self is AttentionKind.flex and not can:
+            raise ValueError(
+                f"drafter.attention=flex must have a CUDA device and heads of >= {LEAST_HEAD_DIM} numbers, got "
+                f"{device_type} and {head_dim}: torch has no backward of it elsewhere; say drafter.attention=auto"
+            )
+        return AttentionKind.flex if can and self is not AttentionKind.grouped else AttentionKind.grouped
+
+
 @dataclass(frozen=True)
 class DrafterConfig:
     """What an experiment chooses; every other dimension is the target's."""
@@ -52,6 +74,8 @@ class DrafterConfig:
     """Tapped layers of the target, 0-based; null: as many as draft layers, spaced by the paper's formula."""
     compute_dtype: ComputeDtype = ComputeDtype.float32
     """Stated in YAML; the default is for runs begun before there was a choice, which computed in float32."""
+    attention: AttentionKind = AttentionKind.grouped
+    """Stated in YAML; the default is for runs begun before there was a choice."""
 
     def __post_init__(self) -> None:
         _at_least("drafter.n_layers", self.n_layers, 1)
@@ -128,12 +152,13 @@ class Drafter(nn.Module):
         """What activations and matrix products are in."""
         return self.head_VH.dtype
 
-    def context(self, features_BTF: Tensor, first: int = 0) -> Context:
-        """Every layer's keys and values of tapped hidden states, at positions first .. first+T-1; they may be of any
-        dtype and on another device."""
+    def context(self, features_BTF: Tensor, positions_T: Tensor | None = None) -> Context:
+        """Every layer's keys and values of tapped hidden states, at those positions (None: 0, 1, ...); they may be of
+        any dtype and on another device."""
         features_BTF = features_BTF.to(self.head_VH)  # a target in bf16 may feed a drafter in fp32
         context_BTH = self.hidden_norm(self.fc(features_BTF))
-        positions_T = torch.arange(first, first + features_BTF.shape[1], device=features_BTF.device)
+        if positions_T is None:
+            positions_T = torch.arange(features_BTF.shape[1], device=features_BTF.device)
         turn_T = rotation(positions_T, self.shape.head_dim, self.shape.rope_theta, features_BTF.dtype)
         return [self._layer(i).self_attn.context(context_BTH, turn_T) for i in range(self.shape.n_layers)]
 
@@ -152,7 +177,7 @@ class Drafter(nn.Module):
                 q, k, v = _spread(q, size), _spread(k, size), _spread(v, size)
             if i == last:
                 q, x_AQH = q[:, 1:], x_AQH[:, 1:]
-            x_AQH = layer.mix(x_AQH, layer.self_attn(q, k, v, layer_context, turn_AK, blocks.groups))
+            x_AQH = layer.mix(x_AQH, layer.self_attn(q, k, v, layer_context, turn_AK, blocks.attend))
         return self.norm(x_AQH)
 
     def _layer(self, i: int) -> Layer:

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from dflash_exp.drafter.attention import group_anchors
+from dflash_exp.drafter.attention import GroupedAttention, group_anchors
 from dflash_exp.drafter.layout import BlockLayout
 from dflash_exp.drafter.model import Context, Drafter
 
@@ -32,7 +32,9 @@ class DraftSession:
     @torch.no_grad()
     def extend(self, features_TF: Tensor) -> None:
         """Take in the tapped hidden states of the next committed tokens, in order; none is allowed."""
-        fresh = self.drafter.context(features_TF[None], first=self._n_committed)
+        known = self._n_committed
+        positions_T = torch.arange(known, known + len(features_TF), device=features_TF.device)
+        fresh = self.drafter.context(features_TF[None], positions_T)
         if self._context:
             pairs = zip(self._context, fresh, strict=True)
             fresh = [(torch.cat([k, k_new], 2), torch.cat([v, v_new], 2)) for (k, v), (k_new, v_new) in pairs]
@@ -81,4 +83,4 @@ def _hidden(drafter: Drafter, context: Context, token_A: Tensor, position_A: Ten
     """Hidden states of the blocks that follow some tokens of one text, [A, S, H]; in: int64, on the CPU."""
     device = drafter.fc.weight.device
     groups = group_anchors(torch.tensor([len(position_A)]), position_A, drafter.shape.n_kv_heads, device)
-    return drafter(context, BlockLayout(token_A.to(device), position_A.to(device), groups))
+    return drafter(context, BlockLayout(token_A.to(device), position_A.to(device), GroupedAttention(groups)))

@@ -6,7 +6,7 @@ memory is bounded whatever the bucket. Between `accumulate` and `finish` gradien
 `DrafterStep.sums`: add ranks up there.
 """
 
-# A anchors, P packed tokens, F features
+# A anchors, S supervised slots, H hidden
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from dflash_exp.drafter.gradient import FlatGradient
 from dflash_exp.drafter.layout import Anchors, locate_anchors
 from dflash_exp.drafter.loss import BatchSums, LossConfig, Reduction, block_sums, slot_weights
 from dflash_exp.drafter.model import Context, Drafter
+from dflash_exp.drafter.passes import Passes
 from dflash_exp.drafter.sketch import Direction, GradientSketch
 from dflash_exp.messages import TargetFeatures
 
@@ -45,14 +46,14 @@ class DrafterStep:
     """Accumulates the gradient of weighted sums over batches and turns it into one update."""
 
     def __init__(
-        self, drafter: Drafter, loss: LossConfig, optimizer: StepOptimizer, slots_per_pass: int, max_grad_norm: float,
+        self, drafter: Drafter, loss: LossConfig, optimizer: StepOptimizer, passes: Passes, max_grad_norm: float,
         n_behind: int = 0,
     ) -> None:  # fmt: skip
         """`n_behind`: numbers that ranks add up along with the gradient, see `FlatGradient`."""
         if not max_grad_norm > 0:
             raise ValueError(f"optim.max_grad_norm must be > 0, got {max_grad_norm}; use 1.0, or inf for no clip")
-        self.drafter, self.loss, self.optimizer = drafter, loss, optimizer
-        self.anchors_per_pass = max(1, slots_per_pass // drafter.shape.block_size)
+        self.drafter, self.loss, self.optimizer, self.passes = drafter, loss, optimizer, passes
+        self.anchors_per_pass = max(1, passes.slots // drafter.shape.block_size)
         self.max_grad_norm = max_grad_norm
         self.sums = FlatGradient(drafter.parameters(), n_behind)
         self.direction = Direction(GradientSketch(self.sums.gradient, seed=0))
@@ -64,7 +65,7 @@ class DrafterStep:
         if weight == 0:
             return _no_sums(self.drafter, len(anchors.position_A))
         scale = 1 / weight if self.loss.reduction is Reduction.batch else 1.0
-        context = self._context(features, anchors)
+        context = self.passes.context(self.drafter, features, anchors)
         leaves = [(_leaf(k), _leaf(v)) for k, v in context]
         parts = []
         for sums in self._passes(leaves, anchors):
@@ -80,7 +81,7 @@ class DrafterStep:
         anchors = locate_anchors(features.batch, self.drafter.shape.block_size)
         if not bool(anchors.supervised_AS.any()):
             return _no_sums(self.drafter, len(anchors.position_A))
-        return _added(list(self._passes(self._context(features, anchors), anchors)))
+        return _added(list(self._passes(self.passes.context(self.drafter, features, anchors), anchors)))
 
     @torch.no_grad()
     def measure_each(self, features: TargetFeatures) -> list[BatchSums]:
@@ -89,7 +90,8 @@ class DrafterStep:
         parts: list[list[BatchSums]] = [[] for _ in features.batch.lengths_B]
         if len(row_A):
             anchors = locate_anchors(features.batch, self.drafter.shape.block_size)
-            for first, hidden_ASH in self._hidden(self._context(features, anchors), anchors):
+            context = self.passes.context(self.drafter, features, anchors)
+            for first, hidden_ASH in self._hidden(context, anchors):
                 rows, counts = row_A[first : first + len(hidden_ASH)].unique_consecutive(return_counts=True)
                 for row, own_ASH in zip(rows.tolist(), hidden_ASH.split(counts.tolist()), strict=True):
                     parts[row].append(self._sums(own_ASH, anchors, first))
@@ -128,22 +130,14 @@ class DrafterStep:
         """Forget the gradient."""
         self.sums.clear()
 
-    def _context(self, features: TargetFeatures, anchors: Anchors) -> Context:
-        rows_BT = anchors.context_rows_BT.to(features.features_PF.device, non_blocking=True)
-        features_BTF = features.features_PF.index_select(0, rows_BT.flatten()).view(
-            *rows_BT.shape, features.features_PF.shape[1]
-        )
-        return self.drafter.context(features_BTF)
-
     def _passes(self, context: Context, anchors: Anchors) -> Iterator[BatchSums]:
         """The sums of `anchors_per_pass` blocks at a time."""
         return (self._sums(hidden_ASH, anchors, first) for first, hidden_ASH in self._hidden(context, anchors))
 
     def _hidden(self, context: Context, anchors: Anchors) -> Iterator[tuple[int, Tensor]]:
         """The hidden states of `anchors_per_pass` blocks at a time, and the first block's number."""
-        device = self.drafter.fc.weight.device
         for first in range(0, len(anchors.position_A), self.anchors_per_pass):
-            blocks = anchors.slice(first, first + self.anchors_per_pass, self.drafter.shape.n_kv_heads, device)
+            blocks = self.passes.layout(self.drafter, anchors, first, first + self.anchors_per_pass)
             yield first, self.drafter(context, blocks)
 
     def _sums(self, hidden_ASH: Tensor, anchors: Anchors, first: int) -> BatchSums:

@@ -15,6 +15,7 @@ from dflash_exp.drafter.step import DrafterStep, StepOutcome
 from dflash_exp.messages import (
     BatchPlan,
     ChannelFill,
+    Launch,
     LossSums,
     NonFinite,
     StageTime,
@@ -26,6 +27,7 @@ from dflash_exp.messages import (
     total_by_bucket,
 )
 from dflash_exp.pipeline.channel import Channel, EndOfChannel
+from dflash_exp.pipeline.launches import BatchLaunches, launched, with_host_bound
 from dflash_exp.pipeline.meeting import Meeting, OwnBatch, Told, checksum_of
 from dflash_exp.pipeline.stages import AfterStep, DrafterStage, Forwarded, named, named_step, step_name, use_threads
 from dflash_exp.pipeline.streams import wait_for
@@ -100,11 +102,13 @@ class DrafterTrainer:
         """Whether, at the last meeting, some rank was asked to stop."""
         return self._met is not None and self._met[1].stop
 
-    def accumulate(self, features: TargetFeatures) -> None:
+    def accumulate(self, features: TargetFeatures) -> Launch | None:
         """Forward and backward of one batch."""
         wait_for(features)
-        self._done.append((features.batch, self._step.accumulate(features)))
+        sums, launch = launched(features.features_PF.device, lambda: self._step.accumulate(features))
+        self._done.append((features.batch, sums))
         self._reports.trained(features.batch)
+        return launch
 
     def meet(self) -> None:
         """Add up gradients and sums over the ranks."""
@@ -183,13 +187,14 @@ class DrafterTrainLoop:
         use_threads(self._threads)
         before_s = time.perf_counter()
         prefetch = target = NO_TIME
+        launches: list[BatchLaunches] = []
         while True:
             try:
                 number, item = self._features.take()
             except EndOfChannel:
                 return
             if item.features is not None:
-                self._train(item.features)
+                launches.append((item.features.launch, self._train(item.features)))
             prefetch, target, ends_step = prefetch + item.prefetch, target + item.target, item.ends_step
             del item  # credit goes back when the memory does
             self._features.release(number)
@@ -197,20 +202,21 @@ class DrafterTrainLoop:
                 result = self._finish()
                 step_s = time.perf_counter() - before_s
                 meeting_s = self.watch.spent_s(Doing.meeting)
-                timing = StepTiming(prefetch, target, self.watch.lap(), step_s, self._fill(), meeting_s)
+                target, drafter = with_host_bound(target, self.watch.lap(), launches)
+                timing = StepTiming(prefetch, target, drafter, step_s, self._fill(), meeting_s)
                 if not self._after_step(result, timing):
                     self._features.close()
                     return
                 self.watch.lap()  # what is done between two steps is no part of either
                 before_s = time.perf_counter()
-                prefetch = target = NO_TIME
+                prefetch, target, launches = NO_TIME, NO_TIME, []
             self.watch.turn(Doing.waiting)
 
-    def _train(self, features: TargetFeatures) -> None:
+    def _train(self, features: TargetFeatures) -> Launch | None:
         self.watch.turn(Doing.busy)
         batch = features.batch
         with named("drafter", batch.plan, tuple(batch.tokens_BT.shape)):
-            self._stage.accumulate(features)
+            return self._stage.accumulate(features)
 
     def _finish(self) -> StepResult:
         self.watch.turn(Doing.meeting)

@@ -13,6 +13,7 @@ import torch
 from dflash_exp.messages import BatchPlan, StageTime, StepTiming
 from dflash_exp.pipeline.channel import Channel
 from dflash_exp.pipeline.drafter_train import DrafterTrainLoop
+from dflash_exp.pipeline.launches import BatchLaunches, with_host_bound
 from dflash_exp.pipeline.prefetch import BatchPrefetcher
 from dflash_exp.pipeline.stages import AfterStep, Forwarded, Prefetched, Stages, Threads, named
 from dflash_exp.pipeline.supervisor import Loop, Supervisor
@@ -58,6 +59,7 @@ def run_lockstep(steps: Steps, stages: Stages, threads: Threads, after_step: Aft
         for step in steps:
             started_s = time.perf_counter()
             busy_s = {"prefetch": 0.0, "target": 0.0, "drafter": 0.0, "meeting": 0.0}
+            launches: list[BatchLaunches] = []
             for plan in step:
                 with _timed(busy_s, "prefetch"), named("prefetch", plan):
                     batch = stages.prefetch(plan)
@@ -67,15 +69,16 @@ def run_lockstep(steps: Steps, stages: Stages, threads: Threads, after_step: Aft
                     features = stages.targets[0](batch)
                 torch.set_num_threads(threads.drafter or default)
                 with _timed(busy_s, "drafter"), named("drafter", plan, shape):
-                    stages.drafter.accumulate(features)
+                    launches.append((features.launch, stages.drafter.accumulate(features)))
             torch.set_num_threads(threads.drafter or default)
             with _timed(busy_s, "meeting"):
                 stages.drafter.meet()
             with _timed(busy_s, "drafter"):
                 result = stages.drafter.finish()
-            spent = (StageTime(busy_s[name], 0.0) for name in ("prefetch", "target", "drafter"))
+            prefetch, target, drafter = (StageTime(busy_s[name], 0.0) for name in ("prefetch", "target", "drafter"))
+            target, drafter = with_host_bound(target, drafter, launches)
             step_s = time.perf_counter() - started_s
-            if not after_step(result, StepTiming(*spent, step_s=step_s, channels={}, meeting_s=busy_s["meeting"])):
+            if not after_step(result, StepTiming(prefetch, target, drafter, step_s, {}, busy_s["meeting"])):
                 return
     finally:  # a sweep's next run must not inherit the threads of one that failed
         torch.set_num_threads(default)

@@ -10,7 +10,7 @@ from typing import Protocol
 
 import torch
 
-from dflash_exp.messages import BatchPlan, StageTime, StepResult, StepTiming, TargetFeatures, TokenBatch
+from dflash_exp.messages import BatchPlan, Launch, StageTime, StepResult, StepTiming, TargetFeatures, TokenBatch
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Threads:
 class DrafterStage(Protocol):
     """The last stage: takes the batches of a step one by one, meets the other ranks, then updates the drafter."""
 
-    def accumulate(self, features: TargetFeatures) -> None: ...
+    def accumulate(self, features: TargetFeatures) -> Launch | None: ...
     def meet(self) -> None: ...
     def finish(self) -> StepResult: ...
 

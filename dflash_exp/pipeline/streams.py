@@ -10,6 +10,7 @@ from dataclasses import replace
 import torch
 
 from dflash_exp.messages import TargetFeatures, TokenBatch
+from dflash_exp.pipeline.launches import launched
 
 
 class StreamedTarget:
@@ -25,7 +26,8 @@ class StreamedTarget:
     def __call__(self, batch: TokenBatch) -> TargetFeatures:
         """Launch the forward and the copy; waits for neither."""
         with torch.cuda.device(self._device), torch.cuda.stream(self._stream):
-            features = self._target(batch)
+            features, launch = launched(self._device, lambda: self._target(batch))
+            features = replace(features, launch=launch)
             if self._device == self._drafter_device:
                 return replace(features, ready=self._stream.record_event())
             with torch.cuda.stream(self._arriving):

@@ -46,6 +46,8 @@ class Models:
     slots_per_pass: int
     matrix_state_width: int
     """Bytes that the optimizer keeps for a number of a matrix: 4 (Muon), 8 (AdamW). Of a norm it keeps 8."""
+    keeps_probabilities: bool
+    """Whether attention keeps its probabilities for the backward: `grouped` does, `flex` keeps its keys instead."""
 
 
 @dataclass(frozen=True)
@@ -144,6 +146,9 @@ def drafter_activations(models: Models, work: Work, n_sequences: np.ndarray) -> 
         and then   the largest of: 3 I, in the MLP's backward; 4 H and up to 2^20 logits in all, at the head;
                    2 x one layer's probabilities of a group of 16 anchors less 4 I, in attention's backward
 
+    Under flex attention nothing is gathered (no F H) and no probabilities are kept: instead 2 M of every token a layer,
+    keys and values beside the slots', and their gradients with the queries' in the backward (counted, not measured).
+
     So a larger bucket changes the context and attention's span, `drafter.slots_per_pass` everything else. Where the
     drafter does not compute in fp32, every matrix is there once more, cast, and the context's gradients (2 M of its 5
     a layer) and logits are in fp32 all the same.
@@ -152,18 +157,22 @@ def drafter_activations(models: Models, work: Work, n_sequences: np.ndarray) -> 
     hidden, inner = sizes.hidden_size, sizes.intermediate_size
     queries, keys = sizes.n_heads * sizes.head_dim, sizes.n_kv_heads * sizes.head_dim
     wider = FLOAT_BYTES / models.compute_width
-    context = work.padded_tokens * ((models.n_taps + 2) * hidden + ((3 + 2 * wider) * layers + 2) * keys)
+    gathered = models.n_taps * hidden if models.keeps_probabilities else 0
+    context = work.padded_tokens * (gathered + 2 * hidden + ((3 + 2 * wider) * layers + 2) * keys)
     a_pass = max(models.block_size, models.slots_per_pass // models.block_size * models.block_size)
     slots = np.minimum(work.slots, a_pass)
     longest = work.padded_tokens / n_sequences
-    probabilities = slots * sizes.n_heads * (longest + models.block_size)
+    kept = slots * sizes.n_heads * (longest + models.block_size)
     per_slot = layers * (4 * hidden + 4 * queries + 3 * keys + 4 * inner) - (2 * hidden + queries + keys)
     group = np.minimum(1.0, GROUP_ANCHORS * models.block_size * n_sequences / np.maximum(work.slots, 1))
     at_head = slots * 4 * hidden + wider * np.minimum(slots * sizes.vocab_size, max(CHUNK_LOGITS, sizes.vocab_size))
-    in_attention = 2 * group * probabilities - slots * 4 * inner
+    in_attention = 2 * group * kept - slots * 4 * inner
+    if not models.keeps_probabilities:
+        kept = 2 * keys * work.padded_tokens
+        in_attention = kept + slots * (2 * keys + queries - 4 * inner)
     transient = np.maximum(np.maximum(slots * 3 * inner, at_head), in_attention)
     cast = 0 if wider == 1 else layers * _matrices(sizes) + models.n_taps * hidden**2
-    return models.compute_width * (cast + context + slots * per_slot + layers * probabilities + transient)
+    return models.compute_width * (cast + context + slots * per_slot + layers * kept + transient)
 
 
 def _tables(models: Models) -> int:

@@ -77,6 +77,8 @@ def timing_metrics(timing: StepTiming, tokens: int, epoch_share: float, eta_s: f
     for name, stage in (("prefetch", timing.prefetch), ("target", timing.target), ("drafter", timing.drafter)):
         metrics[f"pipeline/{name}_busy_s"] = round(stage.busy_s, 6)
         metrics[f"pipeline/{name}_wait_s"] = round(stage.wait_s, 6)
+        if stage.host_bound_s is not None:
+            metrics[f"pipeline/{name}_host_bound_s"] = round(stage.host_bound_s, 6)
     metrics["pipeline/all_reduce_s"] = round(timing.meeting_s, 6)
     for name, fill in timing.channels.items():
         metrics |= {f"channel/{name}/items": fill.items, f"channel/{name}/bytes": fill.bytes}

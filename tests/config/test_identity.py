@@ -18,7 +18,7 @@ ELSEWHERE = [
 OTHERWISE = [
     "seed=1", "seeds.order=1", "interleave=shuffle", "interleave.jitter_strides=0.5", "batches.budget_tokens=2000",
     "loss.gamma=5", "steps=601", "name=other", "batches_per_step=2", "deterministic=true", "data.max_tokens=99",
-    "pipeline.threads.target=1", "optim.lr_reference_weight=900",
+    "pipeline.threads.target=1", "optim.lr_reference_weight=900", "drafter.attention=flex",
 ]  # fmt: skip
 
 

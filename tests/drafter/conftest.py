@@ -14,6 +14,7 @@ from torch import Tensor
 from dflash_exp.drafter.anchors import candidates, choose_anchors
 from dflash_exp.drafter.loss import LossConfig, Reduction
 from dflash_exp.drafter.model import Drafter, initialise
+from dflash_exp.drafter.passes import GroupedPasses, Passes
 from dflash_exp.drafter.shape import DrafterShape
 from dflash_exp.drafter.step import DrafterStep
 from dflash_exp.messages import BatchPlan, TargetFeatures, TokenBatch
@@ -142,10 +143,14 @@ def random_drafter(shape: DrafterShape = SHAPE) -> Drafter:
     return drafter
 
 
-def step_of(drafter: Drafter, reduction: Reduction = Reduction.epoch, slots_per_pass: int = 10_000) -> DrafterStep:
-    return DrafterStep(
-        drafter, LossConfig(reduction, gamma=4.0), NoUpdate(drafter), slots_per_pass, max_grad_norm=float("inf")
-    )
+def step_of(
+    drafter: Drafter,
+    reduction: Reduction = Reduction.epoch,
+    slots_per_pass: int = 10_000,
+    passes: Passes | None = None,
+) -> DrafterStep:
+    passes = passes or GroupedPasses(slots_per_pass)
+    return DrafterStep(drafter, LossConfig(reduction, gamma=4.0), NoUpdate(drafter), passes, max_grad_norm=float("inf"))
 
 
 def gradients_of(drafter: Drafter) -> dict[str, Tensor]:

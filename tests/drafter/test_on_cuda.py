@@ -2,7 +2,11 @@
 
 import pytest
 import torch
+import torch.nn.functional as F
 
+from dflash_exp.drafter.flex import compiled_flex, padded_shape
+from dflash_exp.drafter.model import Drafter
+from dflash_exp.drafter.passes import PackedPasses, n_compiled
 from dflash_exp.messages import TargetFeatures
 
 pytestmark = [
@@ -22,3 +26,22 @@ def test_the_gradient_on_cuda_is_that_on_the_cpu(kit, slots_per_pass):
     assert int(sums_there.accepted) == int(sums.accepted)
     moved = {name: gradient.cpu() for name, gradient in kit.gradients_of(there).items()}
     assert kit.relative_difference(moved, kit.gradients_of(here)) < 1e-11
+
+
+@pytest.mark.parametrize(
+    ("dtype", "cosine", "within"), [(torch.float32, 1 - 1e-9, 1e-5), (torch.bfloat16, 0.9999, 0.01)]
+)
+def test_the_golden_gradient_under_flex_on_cuda_is_that_of_the_groups_on_the_cpu(kit, golden, dtype, cosine, within):
+    here = kit.step_of(golden.drafter)
+    here.accumulate(golden.features)
+    drafter = Drafter(golden.drafter.shape, golden.drafter.embed_VH.to(dtype), golden.drafter.head_VH.to(dtype))
+    drafter.load_state_dict(golden.drafter.state_dict())
+    passes = PackedPasses(64, padded_shape(48, 8, 8), compiled_flex())
+    there = kit.step_of(drafter.to("cuda"), passes=passes)
+    assert passes.compile(drafter) == 2
+    before = n_compiled()
+    there.accumulate(TargetFeatures(golden.features.batch, golden.features.features_PF.to("cuda", dtype)))
+    moved, expected = there.sums.gradient.cpu().double(), here.sums.gradient.double()
+    assert float(F.cosine_similarity(moved, expected, dim=0)) > cosine
+    assert float(moved.norm() / expected.norm()) == pytest.approx(1, abs=within)
+    assert n_compiled() == before

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from dflash_exp.drafter.loss import Reduction, denominator
+from dflash_exp.drafter.passes import GroupedPasses
 from dflash_exp.drafter.step import DrafterStep
 
 LENGTHS = [9, 23, 40, 17, 31, 5, 12, 28]
@@ -160,7 +161,7 @@ def test_the_norm_is_that_before_the_clip_and_the_update_sees_the_clipped_one(ki
     plain.accumulate(features)
     norm = plain.finish(10.0).grad_norm
     descent = Descent(drafter)
-    step = DrafterStep(drafter, plain.loss, descent, slots_per_pass=1000, max_grad_norm=norm * share)
+    step = DrafterStep(drafter, plain.loss, descent, GroupedPasses(1000), max_grad_norm=norm * share)
     step.accumulate(features)
     outcome = step.finish(10.0)
     assert (outcome.grad_norm, outcome.clipped) == (pytest.approx(norm, rel=1e-12), clipped)

@@ -22,6 +22,7 @@ class Small:
 MODELS = Models(
     Small(), n_target_layers=3, tied_embeddings=False, target_width=2, compute_width=4, shares_tables=False,
     n_drafter_layers=2, n_taps=2, block_size=2, slots_per_pass=8, matrix_state_width=4,
+    keeps_probabilities=True,
 )  # fmt: skip
 LAYER = 4 * (2 * 6 + 2 * 3 + 3 * 6) + 2 * 4 + 2 * 3  # 144 in matrices, 14 in norms
 ONE_WAY = UnderWay(1, None, 1, 0)
@@ -93,6 +94,15 @@ def test_drafter_activations_worked_out_by_hand() -> None:
     assert drafter_activations(MODELS, WORK, N_SEQUENCES).tolist() == [4 * first, 4 * second]
     found = peak_memory(MODELS, WORK, N_SEQUENCES, ONE_WAY).drafter_activations
     assert found == 4 * max(first, second)
+
+
+def test_flex_attention_gathers_no_features_and_keeps_keys_and_values_in_place_of_probabilities() -> None:
+    models = dataclasses.replace(MODELS, keeps_probabilities=False)
+    context = 2 * 4 + (5 * 2 + 2) * 3 + 2 * 2 * 3  # floats a token; the last: keys and values, in both layers
+    per_slot = 2 * (4 * 4 + 4 * 6 + 3 * 3 + 4 * 6) - (2 * 4 + 6 + 3)
+    first = 20 * context + 6 * per_slot + max(6 * 18, 6 * 16 + 60, 20 * 6 + 6 * (6 + 6 - 24))
+    second = 16 * context + 8 * per_slot + max(8 * 18, 8 * 16 + 80, 16 * 6 + 8 * (6 + 6 - 24))
+    assert drafter_activations(models, WORK, N_SEQUENCES).tolist() == [4 * first, 4 * second]
 
 
 def test_more_slots_than_a_pass_take_no_more_memory() -> None:

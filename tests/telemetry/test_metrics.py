@@ -94,6 +94,13 @@ def test_timing_is_each_stage_s_seconds_each_channel_s_fill_real_tokens_a_second
     }
 
 
+def test_host_bound_seconds_are_recorded_where_a_device_says_them() -> None:
+    timing = replace(TIMING, target=StageTime(0.2, 0.6, host_bound_s=0.1500004))
+    metrics = timing_metrics(timing, tokens=400, epoch_share=0.25, eta_s=90.0)
+    assert metrics["pipeline/target_host_bound_s"] == 0.15 and is_timing("pipeline/target_host_bound_s")
+    assert "pipeline/drafter_host_bound_s" not in metrics and "pipeline/prefetch_host_bound_s" not in metrics
+
+
 def test_where_there_are_no_channels_there_are_no_metrics_of_them() -> None:
     names = timing_metrics(replace(TIMING, channels={}), tokens=400, epoch_share=0.25, eta_s=90.0)
     assert not [name for name in names if name.startswith("channel/")]
