@@ -63,29 +63,32 @@ def hand_over(runs: "Mapping[Path, Config]", launcher: Slurm, folder: Path) -> N
     from dflash_exp.launch.slurm import submit as sbatch
     from dflash_exp.launch.slurm import submitter
     from dflash_exp.run_directory import git_state
-    from dflash_exp.sweep_directory import note_job_ids
 
-    paths = [str(run_dir.absolute()) for run_dir in runs]
+    paths, alone = [run_dir.absolute() for run_dir in runs], folder in runs
     packs = [paths[first : first + launcher.packed] for first in range(0, len(paths), launcher.packed)]
-    tasks = [SlurmTask(tuple(pack), launcher.packed > 1, launcher.max_requeues) for pack in packs]
-    kept = _kept(folder, alone=folder in runs)
+    tasks = [SlurmTask(tuple(map(str, pack)), launcher.packed > 1, launcher.max_requeues) for pack in packs]
+    kept = _kept(folder, alone=alone)
     try:
         code = copy_of_code(kept, git_state())
         job_ids = sbatch(submitter(launcher, _shape(folder, next(iter(runs.values())), code), kept), tasks)
+        _note({path: job_id for job_id, pack in zip(job_ids, packs, strict=True) for path in pack}, launcher, folder)
     except (OSError, ValueError) as error:
         raise ConfigError(str(error)) from error
-    now = datetime.now(UTC).isoformat(timespec="seconds")
-    by_name = {}
-    for job_id, pack in zip(job_ids, packs, strict=True):
-        for path in pack:
-            note_job(Path(path), QueuedJob(job_id, asdict(launcher), now))
-            by_name[Path(path).name] = job_id
-    note_job_ids(folder, by_name)
     n_jobs = f"{len(job_ids)} job{'s' * (len(job_ids) > 1)}"
     _say(f"{n_jobs} submitted as {job_ids[0].partition('_')[0]}: what is edited from now on changes nothing; and then")
-    for verb, does in (("status", "--watch"), ("logs", "--follow"), ("cancel", ""), ("resume", "--failed")):
-        where = next(iter(runs)) if verb == "logs" else folder
-        print(f"  dflash-exp {verb} {where} {does}".rstrip(), file=sys.stderr)
+    next_commands = [f"status {folder} --watch", f"logs {next(iter(runs))} --follow", f"cancel {folder}"]
+    for command in (*next_commands, f"resume {folder} --failed", *([] if alone else [f"compare {folder}"])):
+        print(f"  dflash-exp {command}", file=sys.stderr)
+
+
+def _note(job_ids: Mapping[Path, str], launcher: Slurm, folder: Path) -> None:
+    """Write down which job each run is, in its directory and in sweep.json; raises OSError and ConfigError."""
+    from dflash_exp.sweep_directory import note_job_ids
+
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    for run_dir, job_id in job_ids.items():
+        note_job(run_dir, QueuedJob(job_id, asdict(launcher), now))
+    note_job_ids(folder, {run_dir.name: job_id for run_dir, job_id in job_ids.items()})
 
 
 def launcher_of(run_dir: Path) -> Slurm:

@@ -64,7 +64,7 @@ def test_a_sweep_is_frozen_submitted_and_left(
             assert pickle.load(file).function.run_dirs == (str(folder.parent.absolute()),)
     said = capsys.readouterr().err
     assert "4 runs in 4 jobs x 24 h without GPUs (at most, by hydra.launcher.timeout_min" in said
-    assert all(f"dflash-exp {verb} s" in said for verb in ("status", "logs", "cancel", "resume"))
+    assert all(f"dflash-exp {verb} s" in said for verb in ("status", "logs", "cancel", "resume", "compare"))
 
 
 def test_the_same_command_submits_only_what_is_missing(
@@ -197,6 +197,16 @@ def test_cancel_takes_what_waits_out_of_the_queue(
     slurm.answers("squeue", "")
     assert main(["cancel", "s"]) == 0
     assert capsys.readouterr().err == "dflash-exp: nothing runs or waits\n"
+
+
+def test_waiting_ends_when_nothing_waits_or_runs_and_a_run_that_did_not_finish_is_a_failure(
+    world: World, slurm: FakeSlurm, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dflash_exp.verbs.submit.PAUSE_S", 0.0)
+    assert main(sweep(world, "seed=0", "hydra.launcher.wait=true")) == 1
+    assert "2 runs: 2 missing" in capsys.readouterr().out
+    assert main(["resume", "s", "--here"]) == 0
+    assert main(sweep(world, "seed=0", "hydra.launcher.wait=true")) == 0
 
 
 def test_two_sweeps_begun_in_the_same_second_have_two_directories(world: World, slurm: FakeSlurm) -> None:
