@@ -23,6 +23,7 @@ from dflash_exp.config import Config, defaults, plain, run_directory
 from dflash_exp.console import LastingConsole
 from dflash_exp.distributed import check_memory, check_topology, rank_devices
 from dflash_exp.export import find_drafter
+from dflash_exp.launch.children import DONE, STOPPED
 from dflash_exp.pipeline.line import Overlapped
 from dflash_exp.plan.interleave import option_name
 from dflash_exp.planning import Planned, plan_document, plan_run
@@ -36,7 +37,6 @@ from dflash_exp.suggest import ConfigError
 from dflash_exp.summary import print_summary
 from dflash_exp.training import train
 
-DONE, STOPPED = 0, 75
 STOPPED_AT_ONCE = "stopped before anything was begun: the same command goes on"
 ALONE = Alone()
 

@@ -7,7 +7,7 @@ launcher calls `stop_with_the_launcher` once a signal can be answered.
 
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from threading import Thread
 from types import FrameType
@@ -18,6 +18,12 @@ FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR2)
 """Signals that ask for a stop."""
 LIFELINE = "DFLASH_EXP_LIFELINE"
 """The environment's name for the number of the pipe's open end."""
+
+
+def of_all(codes: Iterable[int]) -> int:
+    """The exit code of several runs: one that was stopped says that there is more to do, then comes what went wrong."""
+    codes = set(codes)
+    return next((code for code in (STOPPED, FAILED, WRONG_INPUT) if code in codes), DONE)
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dflash_exp.launch import queue
-from dflash_exp.launch.children import DONE, FAILED, STOPPED, WRONG_INPUT, stop_with_the_launcher
+from dflash_exp.launch.children import DONE, FAILED, STOPPED, WRONG_INPUT, of_all, stop_with_the_launcher
 from dflash_exp.launch.workers import Command, Progress, run_workers
 from dflash_exp.stop import StopSignals, say_at_once
 from dflash_exp.submitted import forget_error, frozen_config, frozen_overrides, note_error
@@ -59,8 +59,7 @@ def packed(run_dirs: Sequence[str]) -> int:
     from dflash_exp.distributed import visible_devices
 
     visible = visible_devices()
-    codes = run_workers(workers, n_runs, tell, share=lambda place: devices_of(place, n_runs, visible))
-    return next((code for code in (STOPPED, FAILED, WRONG_INPUT) if code in codes), DONE)
+    return of_all(run_workers(workers, n_runs, tell, share=lambda place: devices_of(place, n_runs, visible)))
 
 
 def worker(run_dir: Path, log: str, environment: Mapping[str, str]) -> Command:

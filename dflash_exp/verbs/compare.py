@@ -3,8 +3,9 @@
 import argparse
 from pathlib import Path
 
+from dflash_exp.launch.children import DONE
 from dflash_exp.suggest import parsed
-from dflash_exp.verbs.verb import DONE, Verb
+from dflash_exp.verbs.verb import Verb
 
 
 def compare(arguments: list[str]) -> int:

@@ -6,11 +6,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dflash_exp.launch.children import FAILED, STOPPED, of_all
 from dflash_exp.launch.launchers import InTurn, Local
+from dflash_exp.run_state import run_state
 from dflash_exp.stop import StopSignals
 from dflash_exp.suggest import ConfigError
 from dflash_exp.telemetry.duration import duration
-from dflash_exp.verbs.verb import DONE, FAILED, STOPPED, WRONG_INPUT, refused
+from dflash_exp.verbs.verb import refused
 
 if TYPE_CHECKING:
     from dflash_exp.compose import Job
@@ -28,16 +30,20 @@ def in_turn(jobs: "list[Job]", run: "Callable[[Job], int]", asked_to_stop: Calla
         codes.append(run(job) if len(jobs) == 1 else _outcome(job, run))
         if codes[-1] == STOPPED:
             break
-    return next((code for code in (STOPPED, FAILED, WRONG_INPUT) if code in codes), DONE)
+    return of_all(codes)
 
 
 def trained_here(jobs: "list[Job]", stop: StopSignals) -> int:
     """Train them on this machine, as their launcher says."""
-
     asked = lambda: stop.requested is not None  # noqa: E731
     launcher = jobs[0].launcher
     if isinstance(launcher, Local) and len(jobs) > 1:
-        return side_by_side([Path(job.config.run_dir or "") for job in jobs], launcher.n_jobs, asked)
+        check_not_forced(jobs)
+        run_dirs = [Path(job.config.run_dir or "") for job in jobs]
+        wanted = [run_dir for run_dir in run_dirs if run_state(run_dir).word != "finished"]
+        if len(wanted) < len(run_dirs):
+            print(f"dflash-exp: {len(run_dirs) - len(wanted)} of {len(run_dirs)} runs are finished", file=sys.stderr)
+        return side_by_side(wanted, launcher.n_jobs, asked)
 
     def train(job: "Job") -> int:
         from dflash_exp.rank import start
@@ -45,6 +51,15 @@ def trained_here(jobs: "list[Job]", stop: StopSignals) -> int:
         return start(job.config, job.overrides, stop)
 
     return in_turn(jobs, train, asked)
+
+
+def check_not_forced(jobs: "list[Job]") -> None:
+    """ConfigError for force=true, which would make directories that the sweep does not know."""
+    if any(job.config.force for job in jobs):
+        raise ConfigError(
+            "force must be false in a sweep that hydra/launcher runs elsewhere, got true; to train it anew name "
+            "another hydra.sweep.dir"
+        )
 
 
 def side_by_side(run_dirs: list[Path], n_jobs: int, asked_to_stop: Callable[[], bool]) -> int:
@@ -60,8 +75,7 @@ def side_by_side(run_dirs: list[Path], n_jobs: int, asked_to_stop: Callable[[], 
 
     workers = [worker(run_dir, "run.out", {}) for run_dir in run_dirs]
     visible = visible_devices()
-    codes = run_workers(workers, n_jobs, tell, asked_to_stop, lambda place: devices_of(place, n_jobs, visible))
-    return next((code for code in (STOPPED, FAILED, WRONG_INPUT) if code in codes), DONE)
+    return of_all(run_workers(workers, n_jobs, tell, asked_to_stop, lambda place: devices_of(place, n_jobs, visible)))
 
 
 def _outcome(job: "Job", run: "Callable[[Job], int]") -> int:

@@ -8,10 +8,11 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+from dflash_exp.launch.children import DONE
 from dflash_exp.run_state import at_work
 from dflash_exp.submitted import is_submitted
 from dflash_exp.suggest import ConfigError, parsed
-from dflash_exp.verbs.verb import DONE, Verb
+from dflash_exp.verbs.verb import Verb
 
 PAUSE_S = 0.5
 

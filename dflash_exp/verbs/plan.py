@@ -5,8 +5,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dflash_exp.launch.children import DONE
 from dflash_exp.verbs.in_turn import in_turn
-from dflash_exp.verbs.verb import DONE, Verb
+from dflash_exp.verbs.verb import Verb
 
 if TYPE_CHECKING:
     from dflash_exp.compose import Job

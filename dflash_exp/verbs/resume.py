@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dflash_exp.launch.children import DONE
 from dflash_exp.launch.queue import in_queue
 from dflash_exp.run_state import Found, find_runs, run_state
 from dflash_exp.stop import StopSignals
@@ -14,7 +15,7 @@ from dflash_exp.submitted import is_submitted, jobs_of
 from dflash_exp.suggest import ConfigError, parsed
 from dflash_exp.sweep_directory import read_sweep
 from dflash_exp.verbs.in_turn import trained_here
-from dflash_exp.verbs.verb import DONE, Verb
+from dflash_exp.verbs.verb import Verb
 
 if TYPE_CHECKING:
     from dflash_exp.compose import Job

@@ -8,12 +8,13 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
+from dflash_exp.launch.children import DONE
 from dflash_exp.launch.queue import InQueue, in_queue
 from dflash_exp.run_state import Found, RunState, find_runs, run_state
 from dflash_exp.submitted import QueuedJob, jobs_of
 from dflash_exp.suggest import ConfigError, parsed
 from dflash_exp.telemetry.duration import duration
-from dflash_exp.verbs.verb import DONE, Verb
+from dflash_exp.verbs.verb import Verb
 
 PAUSE_S = 2.0
 

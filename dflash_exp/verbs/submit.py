@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dflash_exp.launch import queue
+from dflash_exp.launch.children import DONE, FAILED
 from dflash_exp.launch.launchers import Slurm
 from dflash_exp.run_state import run_state
 from dflash_exp.submitted import SUBMITTED, QueuedJob, jobs_of, note_job
 from dflash_exp.suggest import ConfigError
+from dflash_exp.verbs.in_turn import check_not_forced
 from dflash_exp.verbs.status import all_finished, none_at_work, watch
 from dflash_exp.verbs.sweep import checked_sweep, freeze_all
-from dflash_exp.verbs.verb import DONE, FAILED
 
 if TYPE_CHECKING:
     from dflash_exp.compose import Job
@@ -31,6 +32,8 @@ NOTHING = "nothing to submit: all runs are finished, at work or queued"
 def submit(jobs: "list[Job]", launcher: Slurm) -> int:
     """Hand what is missing to the queue; with `dry_run` show what would be; raises ConfigError."""
     jobs = _placed(jobs)
+    if jobs[0].in_sweep:
+        check_not_forced(jobs)
     begun = checked_sweep(jobs) if jobs[0].in_sweep else None
     wanted = _missing(jobs)
     if not wanted:

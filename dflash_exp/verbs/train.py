@@ -1,10 +1,11 @@
 """The verb train."""
 
+from dflash_exp.launch.children import DONE
 from dflash_exp.launch.launchers import Slurm
 from dflash_exp.stop import StopSignals
 from dflash_exp.verbs.in_turn import trained_here
 from dflash_exp.verbs.sweep import begin_sweep
-from dflash_exp.verbs.verb import DONE, Verb
+from dflash_exp.verbs.verb import Verb
 
 
 def train(arguments: list[str]) -> int:

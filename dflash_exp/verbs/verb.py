@@ -9,11 +9,9 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from dflash_exp.launch.children import WRONG_INPUT
 from dflash_exp.options import group_options
 from dflash_exp.suggest import ConfigError
-
-DONE, FAILED, WRONG_INPUT, STOPPED = 0, 1, 2, 75
-"""What a verb answers: exit codes of the process."""
 
 
 @dataclass(frozen=True)
