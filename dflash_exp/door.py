@@ -6,9 +6,10 @@ OmegaConf checks every key and type in one merge; ranges are checked by the data
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, fields, is_dataclass, make_dataclass
 from enum import Enum
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 from types import NoneType, UnionType
@@ -30,7 +31,7 @@ BASIC_LAUNCHER = "hydra._internal.core_plugins.basic_launcher.BasicLauncher"
 def checked(composed: DictConfig | Mapping[str, Any]) -> Config:
     """The configuration, every key, type and range checked; raises ConfigError."""
     values = _resolved(composed)
-    schema_class = make_dataclass("Config", _typed_fields(values))
+    schema_class = _config_class(tuple(_typed_fields(values)))
     settled = _settled(values, schema_class)
     try:
         return Config(**vars(settled))
@@ -56,6 +57,12 @@ def checked_launcher(values: Any) -> Launcher:
     section = make_dataclass("Section", [("launcher", kind)])
     given = {key: value for key, value in values.items() if key != "_target_"}
     return _settled({"hydra": {"launcher": given}}, make_dataclass("Hydra", [("hydra", section)])).hydra.launcher
+
+
+@cache
+def _config_class(typed_fields: tuple[Any, ...]) -> type:
+    """`Config` with the classes of the options that are chosen; one for all runs that choose the same."""
+    return make_dataclass("Config", typed_fields)
 
 
 def _settled(values: dict[str, Any], schema_class: type) -> Any:
@@ -98,17 +105,15 @@ def _resolved(composed: DictConfig | Mapping[str, Any]) -> dict[str, Any]:
     return {str(key): value for key, value in values.items()}
 
 
-def _typed_fields(values: dict[str, Any]) -> list[Any]:
+def _typed_fields(values: dict[str, Any]) -> Iterator[Any]:
     """Name, type and perhaps default of every field of `Config`, a group's type being what its `_target_` names."""
     extensions = values.get("extensions")
     if not isinstance(extensions, list) or not all(isinstance(module, str) for module in extensions):
         raise ConfigError(f"extensions must be a list of modules, got {extensions!r}; say extensions=[my_package]")
-    typed: list[Any] = []
     for field in fields(Config):
         in_group = field.name in GROUPS
         kind = _group_class(field.name, values.get(field.name), extensions) if in_group else field.type
-        typed.append((field.name, kind) if field.default is MISSING else (field.name, kind, field.default))
-    return typed
+        yield (field.name, kind) if field.default is MISSING else (field.name, kind, field.default)
 
 
 def _group_class(group: str, node: object, extensions: list[str]) -> type:
@@ -159,6 +164,7 @@ def _enum_name(hint: object, value: object) -> object:
     return value
 
 
+@cache
 def _schema(schema_class: type) -> DictConfig:
     """A structured configuration that can be merged into, which those of frozen dataclasses refuse, nested ones too."""
     schema = OmegaConf.structured(schema_class)

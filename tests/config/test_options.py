@@ -30,7 +30,7 @@ def test_no_arguments_mean_the_embedded_experiment() -> None:
 
 
 def test_conf_has_a_folder_for_each_group_of_the_configuration_and_no_other() -> None:
-    assert {folder.name for folder in conf_directory().iterdir() if folder.is_dir()} == {*GROUPS, "experiment"}
+    assert {folder.name for folder in conf_directory().iterdir() if folder.is_dir()} == {*GROUPS, "experiment", "hydra"}
 
 
 @pytest.mark.parametrize("option", group_options()["interleave"])
