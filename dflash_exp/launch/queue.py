@@ -82,15 +82,20 @@ def meeting_point() -> tuple[str, str]:
 
 
 def requeue(max_requeues: int) -> Requeued:
-    """Send this job back to the queue, unless it was cancelled or has gone back too often."""
+    """Send this job back to the queue, unless it is ending anyhow or has gone back too often.
+
+    A job that is cancelled is COMPLETING when its tasks hear of it, one whose time is nearly up or that is to make room
+    RUNNING.
+    """
     # Not SLURM_JOB_ID: an array's last task has the array's own number, under which all of it would be requeued.
     job_id, before = own_job_id(), int(os.environ.get("SLURM_RESTART_COUNT", "0"))
     shown = _asked(["scontrol", "--oneliner", "show", "job", job_id])
-    state = re.search(r"\bJobState=(\w+)", "" if shown is None else shown.stdout)
-    if state is not None and state[1] == "CANCELLED":
-        return Requeued(False, "the job was cancelled: not requeued; dflash-exp resume goes on")
-    if state is not None and state[1] in WAITING:
+    found = re.search(r"\bJobState=(\w+)", "" if shown is None else shown.stdout)
+    state = "RUNNING" if found is None else found[1]
+    if state in WAITING:
         return Requeued(True, "requeued by Slurm")
+    if state != "RUNNING":
+        return Requeued(False, f"the job ends ({state}), cancelled perhaps: not requeued; dflash-exp resume goes on")
     if before >= max_requeues:
         limit = f"hydra.launcher.max_requeues={max_requeues}"
         return Requeued(False, f"requeued {before} times, which is {limit}: not requeued; dflash-exp resume goes on")

@@ -52,7 +52,7 @@ def test_a_task_goes_back_alone_and_not_its_whole_array(in_job: FakeSlurm) -> No
 @pytest.mark.parametrize(
     ("state", "restarts", "said", "done"),
     [
-        ("CANCELLED", "0", "the job was cancelled", False),
+        ("COMPLETING", "0", "the job ends (COMPLETING), cancelled perhaps: not requeued", False),
         ("RUNNING", "2", "requeued 2 times, which is hydra.launcher.max_requeues=2: not requeued", False),
         ("PENDING", "0", "requeued by Slurm", True),
     ],
