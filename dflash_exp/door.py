@@ -183,7 +183,7 @@ def _explained(error: OmegaConfBaseException, schema_class: type) -> str:
         return f"{key} must be given; say {key}=..."
     hint: Any = schema_class
     for name in key.split("."):
-        hint = get_type_hints(hint).get(name)
+        hint = get_type_hints(hint).get(name) if is_dataclass(hint) else None
         if hint is None:
             return f"{key}: {one_line(str(error))}"
     return _wrong_type(key, hint, error.value)

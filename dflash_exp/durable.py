@@ -33,8 +33,8 @@ def write_folder(folder: Path, fill: Callable[[Path], None]) -> None:
     unfinished = Path(tempfile.mkdtemp(UNFINISHED, f".{folder.name}-", folder.parent))
     try:
         fill(unfinished)
-        for path in unfinished.iterdir():
-            path.chmod(0o644)
+        for path in unfinished.rglob("*"):
+            path.chmod(0o755 if path.is_dir() else 0o644)
             _sync(path)
         unfinished.chmod(0o755)
         _sync(unfinished)

@@ -15,7 +15,7 @@ from typing import Any, Literal
 import yaml
 
 from dflash_exp.launch.queue import InQueue
-from dflash_exp.submitted import error_of, is_submitted, jobs_of
+from dflash_exp.submitted import SUBMITTED, error_of, is_submitted, jobs_of
 from dflash_exp.suggest import ConfigError
 from dflash_exp.sweep_directory import read_sweep
 
@@ -54,16 +54,24 @@ NOBODY: Mapping[str, InQueue] = {}
 
 def run_state(run_dir: Path, in_queue: Mapping[str, InQueue] = NOBODY) -> RunState:
     """Raises ConfigError where a file of it cannot be read."""
-    jobs = [job.job_id for job in jobs_of(run_dir) if job.job_id in in_queue]
-    queued = in_queue[jobs[-1]] if jobs else None
-    job = None if queued is None else f"job {jobs[-1]}, {queued.reason}"
+    jobs = [job.job_id for job in jobs_of(run_dir) if job.job_id is not None]
+    held = [job_id for job_id in jobs if job_id in in_queue]
+    queued = in_queue[held[-1]] if held else None
+    job = None if queued is None else f"job {held[-1]}, {queued.reason}"
     word = "running" if at_work(run_dir) else None if queued is None else "queued" if queued.waits else "running"
     if not (run_dir / "config.yaml").is_file():
-        error = error_of(run_dir)
+        error = error_of(run_dir) or (_died_early(run_dir, jobs[-1]) if jobs else None)
         if word is None and error is not None:
             return replace(MISSING, word="failed", error=_last_line(error))
         return replace(MISSING, word=word or "missing", job=job)
     return _begun(run_dir, word, job)
+
+
+def _died_early(run_dir: Path, job_id: str) -> str | None:
+    """Of a job that has written, and left nothing of the run; None of one that never ran."""
+    logs = [folder / "slurm" / f"{job_id}_0_log.out" for folder in (run_dir.parent, run_dir / SUBMITTED)]
+    log = next((path for path in logs if path.is_file()), None)
+    return None if log is None else f"job {job_id} ended before the run began: see {log}"
 
 
 def _begun(run_dir: Path, word: str | None, job: str | None) -> RunState:

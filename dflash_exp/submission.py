@@ -6,15 +6,17 @@ that could not do what it is asked for, named. Each is planned (milliseconds a r
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from dflash_exp.config import Config
+from dflash_exp.config import Config, defaults, plain
 from dflash_exp.distributed import Device, Topology, check_topology
 from dflash_exp.launch.launchers import Slurm
 from dflash_exp.measured import Measured
 from dflash_exp.models import check_readable
 from dflash_exp.pipeline.line import Overlapped
 from dflash_exp.planning import Readings, plan_document, plan_run
+from dflash_exp.run_directory import begun, check_same_run
 from dflash_exp.scoring import store_prompts
 
 SPEED = "plan.speed_from=RUN predicts"
@@ -130,7 +132,10 @@ def _checked(run: Asked, launcher: Slurm, read: Readings) -> dict[str, Any] | No
     config = run.config
     check_topology(config.topology, config.batches_per_step, overlapped=isinstance(config.pipeline, Overlapped))
     check_readable(config.target)
-    document = plan_document(config, plan_run(config, read), run.measured)
+    planned, run_dir = plan_run(config, read), Path(config.run_dir or "")
+    if begun(run_dir):
+        check_same_run(run_dir, plain(config), planned.hashes(), defaults(config))
+    document = plan_document(config, planned, run.measured)
     if config.evaluate:
         store_prompts(config.data, config.prompts.limit)
     memory, gpu_gb = document["memory_bytes"], launcher.gpu_memory_gb

@@ -4,7 +4,7 @@
 <run>/submitted/config.yaml        the resolved configuration
                 overrides.yaml     what the user typed
                 environment.json   git revision and diff, packages, host, command at that moment
-                job.json           jobs [{job_id, launcher, submitted_at}] where it went to a queue; the last counts
+                job.json           the queue's jobs for it, the last counts: [{job_id, launcher, ...}]
                 error.txt          why the run could not even begin
 ```
 No torch and no Hydra: the verb `status` reads it in milliseconds.
@@ -12,7 +12,7 @@ No torch and no Hydra: the verb `status` reads it in milliseconds.
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,19 +32,21 @@ SUBMITTED = "submitted"
 class QueuedJob:
     """One time that a run was handed to a queue."""
 
-    job_id: str
-    """As the queue prints it: 123, or 123_4 of an array."""
+    job_id: str | None
+    """As the queue prints it: 123, or 123_4 of an array; None: it is being handed over, or that was broken off."""
     launcher: dict[str, Any]
     """What it was launched with, as JSON can hold it."""
     submitted_at: str
     """UTC, ISO 8601."""
+    token: str
+    """The comment that its job has in the queue, by which it is found where its id was never written down."""
+    index: int
+    """Its job's place in the array; -1: it is no array."""
 
 
 def freeze(run_dir: Path, config_yaml: str, overrides: list[str], environment: Mapping[str, object]) -> None:
-    """Write what was asked for; raises OSError. What was frozen before stays."""
+    """Write what is asked for, in place of what was asked for before; raises OSError."""
     folder = run_dir / SUBMITTED
-    if (folder / "config.yaml").is_file():
-        return
     folder.mkdir(parents=True, exist_ok=True)
     write_whole(folder / "overrides.yaml", yaml.safe_dump(overrides))
     write_whole(folder / "environment.json", json.dumps(environment, indent=1, ensure_ascii=False) + "\n")
@@ -68,7 +70,11 @@ def frozen_config(run_dir: Path) -> "Config":
 
 def frozen_overrides(run_dir: Path) -> list[str]:
     """What the user typed for the run; raises ConfigError."""
-    path = run_dir / SUBMITTED / "overrides.yaml"
+    return read_overrides(run_dir / SUBMITTED / "overrides.yaml")
+
+
+def read_overrides(path: Path) -> list[str]:
+    """A file of them; raises ConfigError."""
     try:
         return list(yaml.safe_load(path.read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError, yaml.YAMLError) as error:
@@ -77,8 +83,18 @@ def frozen_overrides(run_dir: Path) -> list[str]:
 
 def note_job(run_dir: Path, job: QueuedJob) -> None:
     """Add a job to those that the run was given; raises OSError."""
-    held = [asdict(one) for one in (*jobs_of(run_dir), job)]
-    write_whole(run_dir / SUBMITTED / "job.json", json.dumps({"jobs": held}, indent=1) + "\n")
+    _write_jobs(run_dir, [*(one for one in jobs_of(run_dir) if one.job_id is not None), job])
+
+
+def settle_job(run_dir: Path, job_id: str) -> None:
+    """Write down the id of the run's last job; raises OSError."""
+    *before, last = jobs_of(run_dir)
+    _write_jobs(run_dir, [*before, replace(last, job_id=job_id)])
+
+
+def _write_jobs(run_dir: Path, jobs: list[QueuedJob]) -> None:
+    held = {"jobs": [asdict(job) for job in jobs]}
+    write_whole(run_dir / SUBMITTED / "job.json", json.dumps(held, indent=1) + "\n")
 
 
 def jobs_of(run_dir: Path) -> list[QueuedJob]:

@@ -58,8 +58,8 @@ class Slurm:
     """What all runs together may take at most, as predicted; null: any."""
     setup: list[str]
     """Lines of shell before the run: modules, environment variables."""
-    sbatch: dict[str, str]
-    """Any other option of sbatch, without its dashes: {reservation: mine}."""
+    sbatch: dict[str, str | None]
+    """Any other option of sbatch, without its dashes: {reservation: mine}; null for one that takes no value."""
     dry_run: bool
     """Print what would be submitted."""
     wait: bool
@@ -74,6 +74,9 @@ class Slurm:
         for name in ("gpu_memory_gb", "max_gpu_hours"):
             limit = vars(self)[name]
             _require(limit is None or limit > 0, name, "> 0", limit, "null does not check it")
+        told_s, limit_s = self.signal_delay_s, self.timeout_min * 60
+        mend = f"a job of timeout_min={self.timeout_min} would be told to stop as it starts"
+        _require(told_s < limit_s, "signal_delay_s", f"< {limit_s}", told_s, mend)
         for option in self.sbatch:
             known = re.fullmatch(r"[a-z][a-z0-9-]*", option) is not None and option not in OWN
             mend = "write it without dashes in front" if option not in OWN else f"it is ours: {OWN[option]}"
@@ -91,7 +94,11 @@ OWN = {
     "ntasks-per-node": "topology.ranks_per_node", "cpus-per-task": "hydra.launcher.cpus_per_task",
     "gpus-per-node": "hydra.launcher.gpus_per_node", "gres": "hydra.launcher.gpus_per_node",
     "mem": "hydra.launcher.memory", "partition": "hydra.launcher.partition", "account": "hydra.launcher.account",
-    "qos": "hydra.launcher.qos", "constraint": "hydra.launcher.constraint",
+    "qos": "hydra.launcher.qos", "constraint": "hydra.launcher.constraint", "comment": "jobs are found by it",
+    "job-name": "it is the sweep's", "chdir": "it is where the command is given", "wait": "hydra.launcher.wait",
+    "open-mode": "logs go on", "wrap": "a job is a run", "test-only": "hydra.launcher.dry_run", "parsable": "we do",
+    "no-requeue": "hydra.launcher.max_requeues", "gpus": "hydra.launcher.gpus_per_node",
+    "gpus-per-task": "hydra.launcher.gpus_per_node", "mem-per-cpu": "hydra.launcher.memory",
 }  # fmt: skip
 """Options of sbatch that other keys set."""
 

@@ -16,6 +16,10 @@ WAITING = ("PENDING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "SPECIAL_EXIT")
 AT_WORK = ("RUNNING", "CONFIGURING", "COMPLETING", "SUSPENDED", "STOPPED", "SIGNALING", "STAGE_OUT", "RESIZING")
 
 
+class QueueSilent(RuntimeError):
+    """Slurm is there and does not answer: what waits or runs is not known."""
+
+
 @dataclass(frozen=True)
 class InQueue:
     """A job that has not ended."""
@@ -45,17 +49,33 @@ def there() -> bool:
 
 
 def in_queue(job_ids: Iterable[str]) -> dict[str, InQueue]:
-    """Those jobs that wait or run, by id; nothing where there is no Slurm, or it does not answer."""
+    """Those jobs that wait or run, by id; nothing where there is no Slurm. Raises QueueSilent."""
     wanted = {job_id.partition("_")[0] for job_id in job_ids}
     if not wanted or not there():
         return {}
-    command = ["squeue", "--noheader", "--array", f"--jobs={','.join(sorted(wanted))}", "--format=%i|%T|%R"]
-    done = _asked(command)
-    if done is None or done.returncode != 0:  # all of them have ended, so long ago that Slurm has forgotten them
-        return {}
-    rows = (line.strip().split("|", 2) for line in done.stdout.splitlines() if line.count("|") >= 2)
+    rows = _rows([f"--jobs={','.join(sorted(wanted))}", "--format=%i|%T|%R"])
     found = {job_id: InQueue(state, reason.strip("()")) for job_id, state, reason in rows}
     return {job_id: job for job_id, job in found.items() if job.state in WAITING + AT_WORK}
+
+
+def with_comment(comment: str) -> str | None:
+    """The number of a job, or of an array, that was submitted with this comment and has not ended; None for none.
+    Raises QueueSilent."""
+    if not there():
+        return None
+    rows = _rows(["--me", "--format=%F|%k|%T"])
+    return next((number for number, said, _ in rows if said == comment), None)
+
+
+def _rows(arguments: list[str]) -> list[list[str]]:
+    """squeue's, of three columns; none for jobs that have ended so long ago that Slurm has forgotten them."""
+    done = _asked(["squeue", "--noheader", "--array", *arguments])
+    if done is not None and done.returncode != 0 and "Invalid job id" in done.stderr:
+        return []
+    if done is None or done.returncode != 0:
+        why = "no answer" if done is None else " ".join(done.stderr.split())
+        raise QueueSilent(f"squeue must answer, got {why}; what waits or runs is not known: try again")
+    return [line.strip().split("|", 2) for line in done.stdout.splitlines() if line.count("|") >= 2]
 
 
 def cancel(job_ids: Iterable[str]) -> str | None:

@@ -36,6 +36,8 @@ class JobShape:
     ranks_per_node: int
     code: Path
     """The folder of the package's copy that the jobs run."""
+    token: str
+    """The jobs' comment, by which they are found again."""
 
 
 class Sbatch(SlurmExecutor):
@@ -63,9 +65,11 @@ def submitter(launcher: Slurm, shape: JobShape, folder: Path) -> Sbatch:
 def parameters(launcher: Slurm, shape: JobShape) -> dict[str, Any]:
     """submitit's, which are sbatch's with underscores, and its own."""
     python_path = f'export PYTHONPATH={shlex.quote(str(shape.code))}"${{PYTHONPATH:+:$PYTHONPATH}}"'
-    own = {"requeue": True} if launcher.max_requeues else {"no-requeue": True}
+    own: dict[str, object] = {"requeue": True} if launcher.max_requeues else {"no-requeue": True}
+    others = {option: True if value is None else value for option, value in launcher.sbatch.items()}
     return {
         "job_name": shape.name,
+        "comment": shape.token,
         "time": launcher.timeout_min,
         "nodes": shape.nodes,
         "ntasks_per_node": shape.ranks_per_node,
@@ -80,7 +84,7 @@ def parameters(launcher: Slurm, shape: JobShape) -> dict[str, Any]:
         "stderr_to_stdout": True,
         "wckey": None,
         "setup": [*launcher.setup, python_path, *ENVIRONMENT],
-        "additional_parameters": own | ({"mem": launcher.memory} if launcher.memory else {}) | launcher.sbatch,
+        "additional_parameters": own | ({"mem": launcher.memory} if launcher.memory else {}) | others,
         "srun_args": ["--kill-on-bad-exit=0"],  # who is left says why, and saves what there is
     }
 
@@ -97,15 +101,15 @@ def submit(executor: Sbatch, tasks: Sequence[Callable[[], None]]) -> list[str]:
         raise ValueError(f"sbatch refuses the job: {_last_words(error)}") from error
 
 
-def test_only(text: str) -> str:
-    """What `sbatch --test-only` says to it, in a line."""
+def test_only(text: str) -> tuple[str, bool]:
+    """What `sbatch --test-only` says to it, in a line, and whether it would take it."""
     if shutil.which("sbatch") is None:
-        return "there is no sbatch on this machine to ask"
+        return "there is no sbatch on this machine to ask", True
     with tempfile.NamedTemporaryFile("w", suffix=".sh") as file:
         file.write(text)
         file.flush()
         done = subprocess.run(["sbatch", "--test-only", file.name], capture_output=True, text=True, timeout=60)
-    return " ".join((done.stderr or done.stdout).split())
+    return " ".join((done.stderr or done.stdout).split()), done.returncode == 0
 
 
 def _last_words(error: Exception) -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from dflash_exp.launch import queue
 from dflash_exp.launch.children import DONE, FAILED
+from dflash_exp.queued import held_jobs
 from dflash_exp.run_state import Found, find_runs, run_state
 from dflash_exp.submitted import jobs_of
 from dflash_exp.suggest import ConfigError, parsed
@@ -19,12 +20,13 @@ def cancel(arguments: list[str]) -> int:
     """Stop what runs and take what waits out of the queue; all of it can be resumed."""
     folder = Path(parsed(_parser(), arguments, "see dflash-exp cancel --help").dir)
     runs = find_runs(folder)
-    held = queue.in_queue(job.job_id for run in runs for job in jobs_of(run.run_dir))
-    job_ids = sorted({job.job_id for run in runs for job in jobs_of(run.run_dir) if job.job_id in held})
+    held = held_jobs(run.run_dir for run in runs)
+    job_ids = sorted({str(job.job_id) for run in runs for job in jobs_of(run.run_dir) if job.job_id in held})
     here = [run for run in runs if not _in(run, job_ids) and run_state(run.run_dir).word == "running"]
     complaint = queue.cancel(job_ids) if job_ids else None
     told = [run for run in here if _told_to_stop(run.run_dir)]
-    said = [f"{len(job_ids)} jobs cancelled"] * bool(job_ids) + [f"{len(told)} runs told to stop"] * bool(here)
+    jobs, runs_told = _counted(len(job_ids), "job"), _counted(len(told), "run")
+    said = [f"{jobs} cancelled"] * bool(job_ids) + [f"{runs_told} told to stop"] * bool(here)
     print(f"dflash-exp: {', '.join(said) or 'nothing runs or waits'}", file=sys.stderr)
     for run in here:
         if run not in told:
@@ -32,6 +34,10 @@ def cancel(arguments: list[str]) -> int:
     if complaint is not None:
         print(f"dflash-exp: {complaint}", file=sys.stderr)
     return DONE if complaint is None and len(told) == len(here) else FAILED
+
+
+def _counted(number: int, thing: str) -> str:
+    return f"{number} {thing}{'s' * (number != 1)}"
 
 
 def _in(run: Found, job_ids: list[str]) -> bool:

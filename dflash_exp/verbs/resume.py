@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dflash_exp.launch.children import DONE
-from dflash_exp.launch.queue import in_queue
+from dflash_exp.queued import held_jobs
 from dflash_exp.run_state import Found, find_runs, run_state
 from dflash_exp.stop import StopSignals
 from dflash_exp.submitted import is_submitted, jobs_of
@@ -31,16 +31,19 @@ def resume(arguments: list[str]) -> int:
     runs = find_runs(folder)
     words = {"missing", "stopped"} | ({"failed"} if given.failed or alone else set())
     jobs = {run.run_dir: jobs_of(run.run_dir) for run in runs}
-    held = in_queue(job.job_id for queued in jobs.values() for job in queued)
+    held = held_jobs(jobs)
     states = {run.run_dir: run_state(run.run_dir, held).word for run in runs}
     wanted = [run for run in runs if states[run.run_dir] in words]
     _say(Counter(states.values()), words)
     if not wanted:
         return DONE
+    from dflash_exp.verbs.submit import alone_in
+
     queued = [] if given.here else [run for run in wanted if jobs[run.run_dir]]
     here = [run for run in wanted if run not in queued]
     if queued:
-        _submit_again(queued, folder)
+        with alone_in(folder):
+            _submit_again(queued, folder)
     with StopSignals() as stop:
         return trained_here([_job(run) for run in here], stop) if here else DONE
 
@@ -68,16 +71,14 @@ def _say(counts: "Counter[str]", wanted: set[str]) -> None:
 
 def _job(run: Found) -> "Job":
     """What was frozen, where it lies now."""
-    import yaml
-
     from dflash_exp.compose import Job
     from dflash_exp.door import load
-    from dflash_exp.submitted import frozen_config
+    from dflash_exp.submitted import frozen_config, read_overrides
 
     begun = (run.run_dir / "config.yaml").is_file()
     config = load(run.run_dir / "config.yaml") if begun else frozen_config(run.run_dir)
     typed = run.run_dir / ("overrides.yaml" if begun else "submitted/overrides.yaml")
-    overrides = run.overrides if run.overrides is not None else yaml.safe_load(typed.read_text(encoding="utf-8"))
+    overrides = run.overrides if run.overrides is not None else read_overrides(typed)
     return Job(replace(config, run_dir=str(run.run_dir), force=False), overrides, in_sweep=run.overrides is not None)
 
 

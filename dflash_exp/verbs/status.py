@@ -9,9 +9,10 @@ from contextlib import suppress
 from pathlib import Path
 
 from dflash_exp.launch.children import DONE
-from dflash_exp.launch.queue import InQueue, in_queue
+from dflash_exp.launch.queue import InQueue
+from dflash_exp.queued import held_jobs
 from dflash_exp.run_state import Found, RunState, find_runs, run_state
-from dflash_exp.submitted import QueuedJob, jobs_of
+from dflash_exp.submitted import jobs_of
 from dflash_exp.suggest import ConfigError, parsed
 from dflash_exp.telemetry.duration import duration
 from dflash_exp.verbs.verb import Verb
@@ -56,24 +57,35 @@ def watch(
 def shown(folder: Path) -> "tuple[str, Counter[str]]":
     """A line for each run and one that counts them; the counts. Raises ConfigError for no runs."""
     runs = find_runs(folder)
-    held = in_queue(job.job_id for run in runs for job in _jobs(run.run_dir))
+    held, remark = _held([run.run_dir for run in runs if _readable(run.run_dir)])
     rows = [(_name(run, folder), *_state(run.run_dir, held)) for run in runs]
     width = max(len(name) for name, _, _ in rows)
-    lines = [f"{word:<10}{name:<{width}}  {detail}".rstrip() for name, word, detail in rows]
+    lines = [f"{word:<11}{name:<{width}}  {detail}".rstrip() for name, word, detail in rows]
     counts = Counter(word for _, word, _ in rows)
-    lines.append(f"{len(rows)} runs: " + ", ".join(f"{n} {word}" for word, n in counts.most_common()))
-    return "\n".join(lines), counts
+    runs_in_all = "1 run" if len(rows) == 1 else f"{len(rows)} runs"
+    lines.append(f"{runs_in_all}: " + ", ".join(f"{n} {word}" for word, n in counts.most_common()))
+    return "\n".join([*lines, *remark]), counts
 
 
 def _name(run: Found, folder: Path) -> str:
     return str(folder) if run.run_dir == folder else run.run_dir.relative_to(folder).as_posix()
 
 
-def _jobs(run_dir: Path) -> list[QueuedJob]:
+def _held(run_dirs: list[Path]) -> tuple[Mapping[str, InQueue], list[str]]:
+    """What the queue says, or that it says nothing."""
     try:
-        return jobs_of(run_dir)
-    except ConfigError:  # its row says so
-        return []
+        return held_jobs(run_dirs), []
+    except ConfigError as error:
+        return {}, [str(error)]
+
+
+def _readable(run_dir: Path) -> bool:
+    """Whether its jobs can be read; its row says it otherwise."""
+    try:
+        jobs_of(run_dir)
+    except ConfigError:
+        return False
+    return True
 
 
 def _state(run_dir: Path, held: Mapping[str, InQueue]) -> tuple[str, str]:

@@ -49,6 +49,9 @@ def checked_sweep(jobs: "list[Job]") -> Begun:
     analysis = frozen(sweep_dir, there, None if asked is None else asked.as_json())
     entries = [] if there is None else there.entries
     new = _new(jobs, entries)
+    taken = {entry.run_dir.partition("-")[0] for entry in entries} & {name.partition("-")[0] for name in new}
+    if taken:
+        raise ConfigError(f"{sweep_dir} must not change meanwhile, another command has added jobs; say the same again")
     entries = [*entries, *(Entry(job.overrides, name) for name, job in new.items())]
     if new and analysis is not None:
         _check(analysis, entries, sweep_dir, {name: job.config for name, job in new.items()})
@@ -57,14 +60,20 @@ def checked_sweep(jobs: "list[Job]") -> Begun:
 
 
 def freeze_all(jobs: "Iterable[Job]") -> None:
-    """Write what each is asked for into its directory; raises OSError."""
+    """Write what each is asked for into its directory; raises ConfigError."""
     from dflash_exp.door import to_yaml
     from dflash_exp.run_directory import surroundings
     from dflash_exp.submitted import freeze
 
     where = surroundings()
     for job in jobs:
-        freeze(Path(job.config.run_dir or ""), to_yaml(job.config), job.overrides, where)
+        run_dir = Path(job.config.run_dir or "")
+        try:
+            freeze(run_dir, to_yaml(job.config), job.overrides, where)
+        except OSError as error:
+            raise ConfigError(
+                f"{run_dir} must be a directory that can be written, it is not: {error.strerror}; name another"
+            ) from error
 
 
 def _new(jobs: "list[Job]", entries: "list[Entry]") -> "dict[str, Job]":

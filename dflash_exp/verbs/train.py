@@ -20,7 +20,7 @@ def train(arguments: list[str]) -> int:
         if isinstance(launcher, Slurm):
             from dflash_exp.verbs.submit import submit
 
-            return submit(jobs, launcher)
+            return submit(jobs, launcher, stop)
         if jobs[0].in_sweep:
             begin_sweep(jobs)
         return trained_here(jobs, stop)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from dflash_exp.launch.queue import InQueue, in_queue, meeting_point, own_job_id, requeue
+from dflash_exp.launch.queue import InQueue, QueueSilent, in_queue, meeting_point, own_job_id, requeue, with_comment
 from tests.launch.conftest import FakeSlurm
 
 IN_JOB = {"SLURM_JOB_ID": "7", "SLURM_ARRAY_JOB_ID": "7", "SLURM_ARRAY_TASK_ID": "3", "SLURM_STEP_NODELIST": "n[04-05]"}
@@ -35,6 +35,17 @@ def test_no_job_asks_nothing_and_a_job_that_slurm_has_forgotten_is_not_there(slu
     assert in_queue([]) == {} and slurm.asked("squeue") == []
     slurm.answers("squeue", "slurm_load_jobs error: Invalid job id specified", code=1)
     assert in_queue(["7"]) == {}
+
+
+def test_a_queue_that_does_not_answer_is_not_an_empty_one(slurm: FakeSlurm) -> None:
+    slurm.answers("squeue", "Unable to contact slurm controller", code=1)
+    with pytest.raises(QueueSilent, match="squeue must answer, got Unable to contact slurm controller"):
+        in_queue(["7"])
+
+
+def test_a_job_is_found_by_its_comment(slurm: FakeSlurm) -> None:
+    slurm.answers("squeue", "30|else|RUNNING\n31|abc|PENDING\n31|abc|PENDING\n")
+    assert with_comment("abc") == "31" and with_comment("abd") is None
 
 
 def test_without_slurm_nothing_is_in_its_queue(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from dflash_exp.launch.launchers import Slurm
 from dflash_exp.launch.slurm import JobShape, submitter
 from dflash_exp.suggest import ConfigError
 
-SHAPE = JobShape("sweep", nodes=2, ranks_per_node=8, code=Path("/shared/it's code"))
+SHAPE = JobShape("sweep", nodes=2, ranks_per_node=8, code=Path("/shared/it's code"), token="abc")
 
 
 def settings(*overrides: str) -> Slurm:
@@ -27,8 +27,8 @@ def test_a_job_of_whole_nodes_is_asked_for() -> None:
     text = lines(settings("hydra.launcher.partition=h100", "hydra.launcher.account=me", "hydra.launcher.qos=high"))
     asked = {line.removeprefix("#SBATCH --") for line in text if line.startswith("#SBATCH")}
     assert asked == {
-        "account=me", "cpus-per-task=8", "gpus-per-node=8", "job-name=sweep", "mem=0", "nodes=2", "ntasks-per-node=8",
-        "open-mode=append", "output=/shared/slurm/%j_0_log.out", "partition=h100", "qos=high", "requeue",
+        "account=me", "comment=abc", "cpus-per-task=8", "gpus-per-node=8", "job-name=sweep", "mem=0", "nodes=2",
+        "ntasks-per-node=8", "open-mode=append", "output=/shared/slurm/%j_0_log.out", "partition=h100", "qos=high", "requeue",
         "signal=USR2@120", "time=1440",
     }  # fmt: skip
 
@@ -50,8 +50,14 @@ def test_the_site_s_lines_come_first_then_the_copy_of_the_code_then_srun() -> No
 
 
 def test_what_sbatch_knows_and_no_key_of_ours_does_goes_through() -> None:
-    text = lines(settings("+hydra.launcher.sbatch.reservation=mine", "hydra.launcher.max_requeues=0"))
-    assert "#SBATCH --reservation=mine" in text and "#SBATCH --no-requeue" in text and "#SBATCH --requeue" not in text
+    others = ["+hydra.launcher.sbatch.reservation=mine", "+hydra.launcher.sbatch.exclusive=null"]
+    text = lines(settings(*others, "hydra.launcher.max_requeues=0"))
+    assert (
+        "#SBATCH --reservation=mine" in text
+        and "#SBATCH --exclusive" in text
+        and "#SBATCH --no-requeue" in text
+        and "#SBATCH --requeue" not in text
+    )
 
 
 def test_packed_runs_share_one_task_with_the_cores_of_all() -> None:
@@ -64,6 +70,11 @@ def test_packed_runs_share_one_task_with_the_cores_of_all() -> None:
     [
         ("hydra.launcher.packed=9", "hydra.launcher.packed must be <= gpus_per_node=8, got 9"),
         ("hydra.launcher.timeout_min=0", "hydra.launcher.timeout_min must be >= 1, got 0"),
+        (
+            "hydra.launcher.timeout_min=2",
+            "hydra.launcher.signal_delay_s must be < 120, got 120; a job of timeout_min=2",
+        ),
+        ("hydra.launcher.sbatch=[a]", "hydra.launcher.sbatch"),
         ("hydra.launcher.timeout_min=1h", "hydra.launcher.timeout_min must be a whole number, got '1h'"),
         ("hydra.launcher.max_gpu_hours=-1", "hydra.launcher.max_gpu_hours must be > 0, got -1.0; null"),
         ("+hydra.launcher.sbatch.time=60", "hydra.launcher.sbatch must be a long option of sbatch's that is not set"),

@@ -11,6 +11,7 @@ import yaml
 from dflash_exp.cli import main
 from dflash_exp.door import load
 from dflash_exp.submitted import jobs_of
+from dflash_exp.verbs.submit import alone_in
 from tests.launch.conftest import FakeSlurm
 from tests.world import World, make_world
 
@@ -44,7 +45,7 @@ def refused(capsys: pytest.CaptureFixture[str], arguments: list[str]) -> str:
     capsys.readouterr()
     assert main(arguments) == 2
     said = capsys.readouterr().err
-    assert said.count("\n") == 1 and list(Path().iterdir()) == []
+    assert said.count("\n") == 1 and not list(Path().rglob("*.yaml"))
     return said
 
 
@@ -208,6 +209,86 @@ def test_waiting_ends_when_nothing_waits_or_runs_and_a_run_that_did_not_finish_i
     assert "2 runs: 2 missing" in capsys.readouterr().out
     assert main(["resume", "s", "--here"]) == 0
     assert main(sweep(world, "seed=0", "hydra.launcher.wait=true")) == 0
+
+
+def test_a_run_asked_for_anew_is_the_one_that_is_asked_for(
+    world: World, slurm: FakeSlurm, capsys: pytest.CaptureFixture[str]
+) -> None:
+    slurm.answers("sbatch", "sbatch: error: no", code=1)
+    assert main(command(world, "run_dir=alone", "seed=22")) == 2
+    slurm.answers("sbatch", "Submitted batch job 9")
+    assert main(command(world, "run_dir=alone", "seed=23")) == 0
+    assert load(Path("alone/submitted/config.yaml")).seed == 23
+    assert main(["resume", "alone", "--here"]) == 0
+    (Path("alone") / "result.json").unlink()
+    capsys.readouterr()
+    assert main(command(world, "run_dir=alone", "seed=24")) == 2
+    assert "run_dir must hold this run or nothing, alone differs in seed (23 there, 24 here)" in capsys.readouterr().err
+
+
+def test_a_submission_killed_before_its_ids_were_written_is_found_again(
+    world: World, slurm: FakeSlurm, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def killed(run_dir: Path, job_id: str) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("dflash_exp.verbs.submit.settle_job", killed)
+        assert main(sweep(world, "seed=0")) == 1
+    run_dirs = [Path("s") / str(job["run_dir"]) for job in jobs()]
+    token = jobs_of(run_dirs[0])[0].token
+    slurm.answers("squeue", f"7|{token}|PENDING\n7|{token}|PENDING\n")
+    main(["status", "s"])
+    assert [jobs_of(run_dir)[-1].job_id for run_dir in run_dirs] == ["7_0", "7_1"]
+    slurm.answers("squeue", "7_0|PENDING|(Priority)\n7_1|PENDING|(Priority)\n")
+    capsys.readouterr()
+    assert main(["resume", "s"]) == 0 and "to run: nothing" in capsys.readouterr().err
+    assert len(slurm.asked("sbatch")) == 1
+
+
+def test_a_submission_that_never_reached_the_queue_is_resumed_in_the_queue(world: World, slurm: FakeSlurm) -> None:
+    slurm.answers("sbatch", "sbatch: error: no", code=1)
+    assert main(sweep(world, "seed=0")) == 2
+    slurm.answers("sbatch", "Submitted batch job 9")
+    assert main(["resume", "s"]) == 0
+    assert [job["job_id"] for job in jobs()] == ["9_0", "9_1"]
+
+
+def test_nothing_is_submitted_while_the_queue_is_silent(
+    world: World, slurm: FakeSlurm, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main(sweep(world, "seed=0"))
+    slurm.answers("squeue", "Unable to contact slurm controller", code=1)
+    for arguments in (sweep(world, "seed=0"), ["resume", "s"], ["cancel", "s"]):
+        capsys.readouterr()
+        assert main(arguments) == 2
+        assert "squeue must answer, got Unable to contact slurm controller" in capsys.readouterr().err
+    assert main(["status", "s"]) == 0 and "is not known: try again" in capsys.readouterr().out
+    assert len(slurm.asked("sbatch")) == 1
+
+
+def test_two_submissions_at_a_time_are_one(world: World, slurm: FakeSlurm, capsys: pytest.CaptureFixture[str]) -> None:
+    with alone_in(Path("s")):
+        assert main(sweep(world, "seed=0")) == 2
+    assert "s must take one submission at a time, another is under way; wait" in capsys.readouterr().err
+    assert main(sweep(world, "seed=0")) == 0
+
+
+def test_a_dry_run_that_sbatch_refuses_is_wrong_input(world: World, slurm: FakeSlurm) -> None:
+    slurm.answers("sbatch", "sbatch: error: invalid partition", code=1)
+    assert main(command(world, "hydra.launcher.dry_run=true")) == 2
+
+
+def test_a_job_that_died_before_its_run_began_says_where_to_look(
+    world: World, slurm: FakeSlurm, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main(sweep(world, "seed=0"))
+    Path("s/slurm/7_1_0_log.out").write_text("module: command not found")
+    capsys.readouterr()
+    main(["status", "s"])
+    rows = capsys.readouterr().out.splitlines()
+    assert rows[0].startswith("missing") and rows[1].startswith("failed")
+    assert rows[1].endswith("job 7_1 ended before the run began: see s/slurm/7_1_0_log.out")
 
 
 def test_two_sweeps_begun_in_the_same_second_have_two_directories(world: World, slurm: FakeSlurm) -> None:

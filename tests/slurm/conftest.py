@@ -11,9 +11,8 @@ from pathlib import Path
 import pytest
 
 from dflash_exp.cli import main
-from dflash_exp.launch.queue import in_queue
+from dflash_exp.queued import held_jobs
 from dflash_exp.run_state import Word, run_state
-from dflash_exp.submitted import jobs_of
 from dflash_exp.telemetry.sinks import read_records
 from tests.world import World, make_world
 
@@ -51,7 +50,7 @@ class Cluster:
 
 
 def word(run_dir: Path) -> Word:
-    return run_state(run_dir, in_queue(job.job_id for job in jobs_of(run_dir))).word
+    return run_state(run_dir, held_jobs([run_dir])).word
 
 
 def until(holds: Callable[[], bool], what: str) -> None:

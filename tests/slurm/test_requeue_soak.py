@@ -21,7 +21,7 @@ def test_a_job_requeued_many_times_trains_every_step_once(cluster: Cluster) -> N
     run_dir, length = cluster.folder / "soak", [f"epochs={4 * CYCLES}", "probe.every_steps=0", "probe.prompts=0"]
     often = ["hydra/launcher=slurm", f"hydra.launcher.max_requeues={CYCLES + 1}", "checkpoint.every_steps=7"]
     cluster.train(*length, *often, f"run_dir={run_dir}", step_s=0.1)
-    job, steps = jobs_of(run_dir)[0].job_id, [0]
+    job, steps = str(jobs_of(run_dir)[0].job_id), [0]
     for cycle in range(CYCLES):
         cluster.has_trained(run_dir, steps[-1] + 1)
         control("scancel", "--signal=USR2", job)

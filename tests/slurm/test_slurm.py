@@ -65,7 +65,7 @@ def test_a_run_interrupted_in_every_way_ends_as_if_it_had_not_been(cluster: Clus
     run_dir = cluster.folder / "interrupted"
     length = ["epochs=9", "checkpoint.every_steps=4"]
     cluster.train(*length, f"run_dir={run_dir}", "hydra/launcher=slurm", step_s=0.25)
-    job = jobs_of(run_dir)[0].job_id
+    job = str(jobs_of(run_dir)[0].job_id)
 
     cluster.has_trained(run_dir, 3)
     control("scancel", "--signal=USR2", job)
@@ -113,7 +113,7 @@ def test_packed_runs_have_a_gpu_each_and_a_cancelled_job_is_saved_and_resumed(cl
     pack = ["hydra/launcher=slurm_8gpu", "hydra.launcher.packed=4", "hydra.launcher.gpus_per_node=4"]
     cluster.train("-m", "seed=0,1,2", "epochs=400", *pack, f"hydra.sweep.dir={sweep_dir}", step_s=0.3)
     run_dirs = [sweep_dir / job["run_dir"] for job in json.loads((sweep_dir / "sweep.json").read_text())["jobs"]]
-    (job,) = {jobs_of(run_dir)[0].job_id for run_dir in run_dirs}
+    (job,) = {str(jobs_of(run_dir)[0].job_id) for run_dir in run_dirs}
     for run_dir in run_dirs:
         cluster.has_trained(run_dir, 2)
     assert [ranks_of(run_dir)[0]["gpus"] for run_dir in run_dirs] == [["0"], ["1"], ["2"]]
