@@ -16,7 +16,7 @@ from threading import Thread
 import yaml
 
 from dflash_exp.config import Config
-from dflash_exp.distributed import rank_devices
+from dflash_exp.distributed import grow_segments, rank_devices
 from dflash_exp.door import load, to_yaml
 from dflash_exp.experiment import run
 from dflash_exp.launch.local import FAILED, LIFELINE, WRONG_INPUT, run_ranks
@@ -53,6 +53,7 @@ def start(config: Config, overrides: list[str], stop: StopSignals) -> int:
 
 def run_as_rank(config: Config, overrides: list[str], stop: StopSignals) -> int:
     """Join the other ranks, if there are any, and train."""
+    grow_segments(os.environ)
     rank, n_ranks = place_of(os.environ) or (0, 1)
     if n_ranks != config.topology.n_ranks:
         raise ConfigError(
