@@ -31,11 +31,12 @@ from dflash_exp.feature_cache import CachedTargets, DiskStore, MemoryStore, defa
 from dflash_exp.messages import BatchPlan, ShareOut, TargetFeatures, TokenBatch
 from dflash_exp.models import LoadedTarget, forward_inputs, load, located, parameters_sha256, weights_fingerprint
 from dflash_exp.optim import Optimizer, build_optimizer
+from dflash_exp.pipeline.arena import ALIGNED, FeatureArena, rounded
 from dflash_exp.pipeline.drafter_train import DrafterTrainer, Reports, read_sums
-from dflash_exp.pipeline.line import Steps
+from dflash_exp.pipeline.line import Lockstep, Overlapped, Steps
 from dflash_exp.pipeline.meeting import Meeting, room
-from dflash_exp.pipeline.stages import Stages
-from dflash_exp.pipeline.streams import StreamedTarget, pinned
+from dflash_exp.pipeline.stages import Land, Stages
+from dflash_exp.pipeline.streams import Landing, StreamedTarget, pinned
 from dflash_exp.plan.buckets import assign_held_out
 from dflash_exp.planning import Deal, Planned, anchor_rule
 from dflash_exp.pricing import counted
@@ -101,7 +102,6 @@ def build(config: Config, planned: Planned, first_step: int, outside: Outside) -
     if config.deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when CUDA starts
     torch.use_deterministic_algorithms(config.deterministic)
-    os.environ.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")  # batches of many shapes, little waste
     ranks, n_batches = outside.ranks, config.batches_per_step
     devices = rank_devices(config.topology, ranks.rank)
     here = devices.targets[0]
@@ -115,6 +115,7 @@ def build(config: Config, planned: Planned, first_step: int, outside: Outside) -
     most = most_tokens(config.batches, planned.planner.sequences.lengths, held_out.lengths[held_out.rows])
     passes, attention = block_passes(config, most, drafter)
     step = DrafterStep(drafter, config.loss, optimizer, passes, config.optim.max_grad_norm, behind)
+    arena = feature_arena(config.pipeline, most * target.model.token_bytes, devices.drafter)
     trained = TrainedHashes()
     reports = Reports(trained.add, outside.say, outside.asked_to_stop)
     meeting = Meeting(step.sums, ranks, n_batches)
@@ -131,7 +132,9 @@ def build(config: Config, planned: Planned, first_step: int, outside: Outside) -
             target_stages(config, target, devices, cache),
             trainer,
             batch_bytes,
-            target.model.features_bytes,
+            lambda batch: rounded(target.model.features_bytes(batch)),
+            landings_for(devices, arena),
+            None if arena is None else arena.n_bytes,
         ),
         trainer=trainer,
         devices=devices,
@@ -175,7 +178,23 @@ def target_stages(
     asked = {device: copy if cache is None else cache.wrap(copy, device) for device, copy in copies.items()}
     if devices.drafter.type == "cpu":
         return [asked[device] for device in devices.targets]
-    return [StreamedTarget(asked[device], device, devices.drafter) for device in devices.targets]
+    return [StreamedTarget(asked[device], device) for device in devices.targets]
+
+
+def landings_for(devices: RankDevices, arena: FeatureArena | None) -> list[Land] | None:
+    """For each target loop; None on a CPU, where features are where they are read."""
+    if devices.drafter.type == "cpu":
+        return None
+    return [Landing(device, devices.drafter, arena) for device in devices.targets]
+
+
+def feature_arena(pipeline: Lockstep | Overlapped, largest_bytes: int, device: torch.device) -> FeatureArena | None:
+    """Memory for all features that may be under way, none of a batch taking more than `largest_bytes`; on CUDA, where
+    the line is overlapped."""
+    if device.type == "cpu" or isinstance(pipeline, Lockstep):
+        return None
+    wanted = pipeline.features_ahead * rounded(largest_bytes)
+    return FeatureArena(min(wanted, pipeline.features_bytes // ALIGNED * ALIGNED), device)
 
 
 def hashes_of_inputs(config: Config, planned: Planned, built: Built) -> dict[str, str]:

@@ -6,7 +6,7 @@ it computes beyond the order in which floats are added.
 
 import os
 import platform
-from collections.abc import Sequence
+from collections.abc import MutableMapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -69,6 +69,13 @@ class RankDevices:
     drafter: torch.device
     targets: Sequence[torch.device]
     """Of each target loop."""
+
+
+def grow_segments(environment: MutableMapping[str, str]) -> None:
+    """Have CUDA's allocator grow what it has rather than keep blocks of every size that batches of many shapes ask for;
+    the user's own words, by either name, stand. Call it before CUDA starts: it reads them once."""
+    if not {"PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"} & environment.keys():
+        environment["PYTORCH_ALLOC_CONF"] = "expandable_segments:True"
 
 
 def device_type(topology: Topology) -> str:

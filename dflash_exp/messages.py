@@ -62,8 +62,12 @@ class TokenBatch:
 class Mark(Protocol):
     """A point in a device's stream of work: a CUDA event."""
 
-    def elapsed_time(self, end_event: Any) -> float:
+    def elapsed_time(self, other: Any, /) -> float:
         """Milliseconds from this one to another, both past."""
+        ...
+
+    def wait(self, stream: Any = None) -> None:
+        """What is launched on the stream from now on comes after it."""
         ...
 
 
@@ -90,6 +94,8 @@ class TargetFeatures:
     """On CUDA: after it the features may be read."""
     launch: Launch | None = None
     """On CUDA: of the target's forward."""
+    read_until: Callable[[Mark], None] | None = None
+    """In memory that is used again: told after which mark that may be."""
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from tempfile import TemporaryDirectory
 import yaml
 
 from dflash_exp.config import Config
-from dflash_exp.distributed import rank_devices
+from dflash_exp.distributed import grow_segments, rank_devices
 from dflash_exp.door import load, to_yaml
 from dflash_exp.experiment import run
 from dflash_exp.launch.children import FAILED, WRONG_INPUT, stop_with_the_launcher
@@ -52,6 +52,7 @@ def start(config: Config, overrides: list[str], stop: StopSignals) -> int:
 
 def run_as_rank(config: Config, overrides: list[str], stop: StopSignals) -> int:
     """Join the other ranks, if there are any, and train."""
+    grow_segments(os.environ)
     rank, n_ranks = place_of(os.environ) or (0, 1)
     if n_ranks != config.topology.n_ranks:
         raise ConfigError(

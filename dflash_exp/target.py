@@ -230,9 +230,14 @@ class FrozenTarget:
         real_P = (torch.arange(tokens_BT.shape[1], device=self.device) < lengths_B[:, None]).flatten().nonzero()[:, 0]
         return torch.cat([capture.hidden[tap].flatten(0, 1)[real_P] for tap in self.taps], dim=-1)
 
+    @property
+    def token_bytes(self) -> int:
+        """Memory of a token's features."""
+        return len(self.taps) * self.shape.hidden_size * self.model.dtype.itemsize
+
     def features_bytes(self, batch: TokenBatch) -> int:
         """Memory that the batch's features will take."""
-        return int(batch.lengths_B.sum()) * len(self.taps) * self.shape.hidden_size * self.model.dtype.itemsize
+        return int(batch.lengths_B.sum()) * self.token_bytes
 
     def session(self, *, speculative: bool) -> TargetSession:
         """A fresh session on these weights, for one text; only a speculative one captures features and can drop."""

@@ -5,7 +5,7 @@ import torch
 
 from dflash_exp import distributed
 from dflash_exp.compose import compose
-from dflash_exp.distributed import Device, Topology, check_memory, check_topology, rank_devices
+from dflash_exp.distributed import Device, Topology, check_memory, check_topology, grow_segments, rank_devices
 from dflash_exp.ranks import Alone, lead, place_of, share_out, together
 
 
@@ -17,6 +17,21 @@ def topology(option: str) -> Topology:
 def eight_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 8)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ({}, {"PYTORCH_ALLOC_CONF": "expandable_segments:True"}),
+        ({"PYTORCH_ALLOC_CONF": "x"}, {"PYTORCH_ALLOC_CONF": "x"}),
+        ({"PYTORCH_CUDA_ALLOC_CONF": "x"}, {"PYTORCH_CUDA_ALLOC_CONF": "x"}),
+    ],
+)
+def test_segments_grow_unless_the_user_has_told_the_allocator_something_by_either_name(
+    before: dict[str, str], after: dict[str, str]
+) -> None:
+    grow_segments(before)
+    assert before == after
 
 
 @pytest.mark.usefixtures("eight_gpus")

@@ -2,7 +2,8 @@
 
 A sender reserves *credit* for its item before it makes it, puts the item when it is made; a receiver takes items in
 order, and gives the credit back when it is done with one. Credit goes out in the order of the numbers, so what is made
-out of order is inside the bound.
+out of order is inside the bound. Where bytes are bounded, credit is a range of them (`ring.py`): an item may be made in
+memory that is taken once.
 
 No deadlock: let s be the smallest number whose credit is not back. If s has credit, its sender can put it without
 waiting, and the receiver takes it next. If it has none, then no number has, as credit goes out in order: the channel
@@ -20,6 +21,8 @@ from dataclasses import dataclass
 from threading import Condition
 from typing import Generic, TypeVar
 
+from dflash_exp.pipeline.ring import Ring
+
 Item = TypeVar("Item")
 
 
@@ -33,6 +36,12 @@ class ChannelClosed(Exception):
 
 class ChannelBroken(Exception):
     """Another part of the line failed; its own error says why."""
+
+
+@dataclass(frozen=True)
+class _Credit:
+    n_bytes: int
+    begin: int | None
 
 
 @dataclass(frozen=True)
@@ -52,22 +61,26 @@ class Channel(Generic[Item]):
         if capacity < 1 or (capacity_bytes is not None and capacity_bytes < 1):
             raise ValueError(f"a channel must hold >= 1 item and >= 1 byte, got {capacity} and {capacity_bytes}")
         self._capacity, self._capacity_bytes = capacity, capacity_bytes
+        self._ring = None if capacity_bytes is None else Ring(capacity_bytes)
         self._changed = Condition()
         self._next_credit = self._next_taken = 0
-        self._credits: dict[int, int] = {}  # number -> bytes
+        self._credits: dict[int, _Credit] = {}  # by number
         self._made: dict[int, Item] = {}
         self._n_items: int | None = None
         self._closed = self._broken = False
 
-    def reserve(self, number: int, n_bytes: int) -> None:
-        """Wait for the credit of item `number`. Raises ChannelClosed, ChannelBroken."""
+    def reserve(self, number: int, n_bytes: int) -> int | None:
+        """Wait for the credit of item `number`: the first byte of its range; None for an item of none, one larger than
+        all, and where bytes are not bounded. Raises ChannelClosed, ChannelBroken."""
         with self._changed:
             while not self._has_room(number, n_bytes):
                 self._changed.wait()
             self._check_open()
-            self._credits[number] = n_bytes
+            begin = self._range(n_bytes)
+            self._credits[number] = _Credit(n_bytes, begin)
             self._next_credit = number + 1
             self._changed.notify_all()  # the next number may have been waiting for its turn
+            return begin
 
     def put(self, number: int, item: Item) -> None:
         """Hand over the item that has credit; never waits. Raises ChannelClosed, ChannelBroken."""
@@ -93,7 +106,9 @@ class Channel(Generic[Item]):
     def release(self, number: int) -> None:
         """Give back the credit of an item that was taken."""
         with self._changed:
-            del self._credits[number]
+            credit = self._credits.pop(number)
+            if self._ring is not None and credit.begin is not None:
+                self._ring.give_back(credit.begin)
             self._changed.notify_all()
 
     def finish(self, n_items: int) -> None:
@@ -123,7 +138,7 @@ class Channel(Generic[Item]):
     def statistics(self) -> Statistics:
         """What is under way now."""
         with self._changed:
-            return Statistics(len(self._credits), self._capacity, sum(self._credits.values()))
+            return Statistics(len(self._credits), self._capacity, self._n_bytes())
 
     def _at_end(self) -> bool:
         return self._next_taken == self._n_items
@@ -133,8 +148,19 @@ class Channel(Generic[Item]):
             return True  # no room, but nothing to wait for
         if number != self._next_credit or len(self._credits) >= self._capacity:
             return False
-        limit = self._capacity_bytes
-        return not self._credits or limit is None or sum(self._credits.values()) + n_bytes <= limit
+        if not self._credits or self._capacity_bytes is None or self._ring is None:
+            return True
+        fits = self._n_bytes() + n_bytes <= self._capacity_bytes
+        return fits and (n_bytes == 0 or self._ring.place(n_bytes) is not None)
+
+    def _range(self, n_bytes: int) -> int | None:
+        """There is room, if it is not larger than all."""
+        if self._ring is None or n_bytes == 0 or self._ring.place(n_bytes) is None:
+            return None
+        return self._ring.take(n_bytes)
+
+    def _n_bytes(self) -> int:
+        return sum(credit.n_bytes for credit in self._credits.values())
 
     def _check_open(self) -> None:
         if self._broken:

@@ -106,6 +106,8 @@ class DrafterTrainer:
         """Forward and backward of one batch."""
         wait_for(features)
         sums, launch = launched(features.features_PF.device, lambda: self._step.accumulate(features))
+        if features.read_until is not None and launch is not None:
+            features.read_until(launch.done)
         self._done.append((features.batch, sums))
         self._reports.trained(features.batch)
         return launch

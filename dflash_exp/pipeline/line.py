@@ -67,6 +67,8 @@ def run_lockstep(steps: Steps, stages: Stages, threads: Threads, after_step: Aft
                 torch.set_num_threads(threads.target or default)
                 with _timed(busy_s, "target"), named("target", plan, shape):
                     features = stages.targets[0](batch)
+                    if stages.landings is not None:
+                        features = stages.landings[0](features, None)
                 torch.set_num_threads(threads.drafter or default)
                 with _timed(busy_s, "drafter"), named("drafter", plan, shape):
                     launches.append((features.launch, stages.drafter.accumulate(features)))
@@ -111,15 +113,15 @@ def run_overlapped(
     `on_stall` is told which stage is stuck before `StageStalled` is raised: the time to dump every thread's stack.
     """
     batches: Channel[Prefetched] = Channel(config.batches_ahead)
-    features: Channel[Forwarded] = Channel(config.features_ahead, config.features_bytes)
+    features: Channel[Forwarded] = Channel(config.features_ahead, stages.arena_bytes or config.features_bytes)
     channels = {"batches": batches, "features": features}
     default = torch.get_num_threads()
     for_target, for_drafter = config.threads.target or default, config.threads.drafter or default
     loops: list[Loop] = [BatchPrefetcher(steps, stages, batches, Watch("prefetch"))]
-    loops += [
-        TargetForwardLoop(batches, features, Forward(target, stages.features_bytes, for_target), Watch(f"target-{i}"))
-        for i, target in enumerate(stages.targets)
-    ]
+    landings = stages.landings or [None] * len(stages.targets)
+    for i, (target, land) in enumerate(zip(stages.targets, landings, strict=True)):
+        forward = Forward(target, stages.features_bytes, land, for_target)
+        loops.append(TargetForwardLoop(batches, features, forward, Watch(f"target-{i}")))
     loops += [DrafterTrainLoop(channels, stages.drafter, after_step, for_drafter, Watch("drafter"))]
     try:
         Supervisor(loops, list(channels.values()), config.stall_timeout_s, on_stall).run()

@@ -34,6 +34,10 @@ class DrafterStage(Protocol):
     def finish(self) -> StepResult: ...
 
 
+Land = Callable[[TargetFeatures, int | None], TargetFeatures]
+"""Brings features to the drafter's device: to where their range of bytes begins, None where they have none."""
+
+
 @dataclass(frozen=True)
 class Stages:
     """What is done to each batch."""
@@ -46,6 +50,10 @@ class Stages:
     """Memory of a batch's tokens."""
     features_bytes: Callable[[TokenBatch], int]
     """Memory that a batch's features will take, known before they are there."""
+    landings: Sequence[Land] | None = None
+    """On CUDA: one for each target loop."""
+    arena_bytes: int | None = None
+    """Of the memory that the features land in; None: none is kept for them."""
 
 
 AfterStep = Callable[[StepResult, StepTiming], bool]

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from dflash_exp.messages import TargetFeatures, TokenBatch
 from dflash_exp.pipeline.channel import Channel, ChannelClosed, EndOfChannel
-from dflash_exp.pipeline.stages import Forwarded, Prefetched, named, use_threads
+from dflash_exp.pipeline.stages import Forwarded, Land, Prefetched, named, use_threads
 from dflash_exp.pipeline.watch import Doing, Watch
 
 
@@ -16,6 +16,7 @@ class Forward:
     target: Callable[[TokenBatch], TargetFeatures]
     features_bytes: Callable[[TokenBatch], int]
     """Memory that the features will take."""
+    land: Land | None
     threads: int
 
 
@@ -46,10 +47,12 @@ class TargetForwardLoop:
         number, item = self._batches.take()
         self._batches.release(number)
         batch, features = item.batch, None
-        self._out.reserve(number, 0 if batch is None else self._forward.features_bytes(batch))
+        begin = self._out.reserve(number, 0 if batch is None else self._forward.features_bytes(batch))
         self.watch.turn(Doing.busy)
         if batch is not None:
             with named("target", batch.plan, tuple(batch.tokens_BT.shape)):
                 features = self._forward.target(batch)
+                if self._forward.land is not None:
+                    features = self._forward.land(features, begin)
         self.watch.turn(Doing.waiting)
         self._out.put(number, Forwarded(features, item.ends_step, item.prefetch, self.watch.lap()))

@@ -8,6 +8,7 @@ Prints a table and, last, one line of JSON. Exits with 1 where a figure misses i
 
 import argparse
 import gc
+import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +26,7 @@ from dflash_exp.building import Outside, build
 from dflash_exp.compose import compose
 from dflash_exp.config import Config
 from dflash_exp.data.prepare import Row, write_store
+from dflash_exp.distributed import grow_segments
 from dflash_exp.drafter.loss import LossConfig, Reduction
 from dflash_exp.drafter.model import Drafter, tapped_layers
 from dflash_exp.drafter.passes import GroupedPasses
@@ -90,6 +92,7 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.gpu.check", description=__doc__)
     parser.add_argument("--dry", action="store_true", help="tiny shapes on a CPU: shows that the script runs, no more")
     dry = parser.parse_args(arguments).dry
+    grow_segments(os.environ)
     device, size = torch.device("cpu" if dry else "cuda"), TINY if dry else QWEN3_4B
     with TemporaryDirectory() as folder:
         figures = [*golden_figures(device, flex=False), *golden_figures(device, flex=True)]

@@ -28,8 +28,8 @@ def test_a_job_of_whole_nodes_is_asked_for() -> None:
     asked = {line.removeprefix("#SBATCH --") for line in text if line.startswith("#SBATCH")}
     assert asked == {
         "account=me", "comment=abc", "cpus-per-task=8", "gpus-per-node=8", "job-name=sweep", "mem=0", "nodes=2",
-        "ntasks-per-node=8", "open-mode=append", "output=/shared/slurm/%j_0_log.out", "partition=h100", "qos=high", "requeue",
-        "signal=USR2@120", "time=1440",
+        "ntasks-per-node=8", "open-mode=append", "output=/shared/slurm/%j_0_log.out", "partition=h100", "qos=high",
+        "requeue", "signal=USR2@120", "time=1440",
     }  # fmt: skip
 
 

@@ -34,6 +34,9 @@ class At:
     def elapsed_time(self, end_event: Any) -> float:
         return end_event.ms - self.ms
 
+    def wait(self, stream: Any = None) -> None:
+        pass
+
 
 def launch(host_s: float, device_s: float, ahead: bool = False) -> Launch:
     return Launch(host_s, At(500.0), At(500.0 + 1000 * device_s), ahead)
