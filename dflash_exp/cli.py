@@ -10,7 +10,7 @@ import sys
 from dflash_exp.lasting import lasting_stderr, replace_what_stdout_lacks
 from dflash_exp.plan.compiling import announced
 from dflash_exp.suggest import ConfigError, did_you_mean
-from dflash_exp.verbs import bench, cancel, compare, evaluate, logs, plan, resume, status, train
+from dflash_exp.verbs import bench, cancel, compare, evaluate, logs, plan, prepare, resume, status, train
 from dflash_exp.verbs.verb import DONE, FAILED, Verb, refused
 
 VERBS = {
@@ -24,6 +24,7 @@ VERBS = {
         resume.VERB,
         cancel.VERB,
         logs.VERB,
+        prepare.VERB,
         bench.VERB,
     )
 }
