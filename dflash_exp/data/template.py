@@ -48,6 +48,19 @@ class Encoded:
 
 
 @dataclass(frozen=True)
+class _Read:
+    """A text and its tokens."""
+
+    text: str
+    encoding: Any
+    """The tokenizer's own, which knows each token's characters."""
+    tokens: np.ndarray
+    """int32 [T]."""
+    added: np.ndarray
+    """Places of added tokens, ascending."""
+
+
+@dataclass(frozen=True)
 class _Text:
     """A conversation as text, and which of its characters are supervised."""
 
@@ -72,7 +85,8 @@ class Encoder:
         self._special: dict[str, Any] = dict(tokenizer.special_tokens_map)
         self._eos = str(tokenizer.eos_token or "")
         self._eos_id = tokenizer.eos_token_id
-        self._added = np.array(sorted(tokenizer.added_tokens_decoder), np.int64)
+        self._is_added_V = np.zeros(1 + max(tokenizer.get_vocab().values()), bool)
+        self._is_added_V[list(tokenizer.added_tokens_decoder)] = True
         self._last_turn_only = last_turn_only
         self.marked = GENERATION.search(self._template) is not None
         """Whether the template says what is generated."""
@@ -149,42 +163,43 @@ class Encoder:
 
     def _encoded(self, written: _Text, encoding: Any) -> Encoded | Inexact:
         tokens = np.array(encoding.ids, np.int32)
+        read = _Read(written.text, encoding, tokens, np.flatnonzero(self._is_added_V[tokens]))
         supervised = np.zeros(len(tokens), bool)
         try:
             for begin, end in written.spans:
-                first = self._cut(written.text, encoding, tokens, begin)
-                last = self._cut(written.text, encoding, tokens, end)
-                supervised[first : self._behind_eos(written.text, encoding, tokens[first:last], first)] = True
+                first, last = self._cut(read, begin), self._cut(read, end)
+                supervised[first : self._behind_eos(read, first, last)] = True
         except Inexact as error:
             return error
         said = tokens[supervised]
         return Encoded(tokens, supervised, "eos" if len(said) and said[-1] == self._eos_id else "unknown")
 
-    def _cut(self, text: str, encoding: Any, tokens: np.ndarray, character: int) -> int:
+    def _cut(self, read: _Read, character: int) -> int:
         """How many tokens come before that character of the text; raises Inexact where it is inside one."""
-        if character == 0:
-            return 0
-        if character == len(text):
-            return len(tokens)
-        cut = encoding.char_to_token(character)
-        inexact = Inexact(f"a token reaches over the turn's edge: {text[max(0, character - 20) : character + 20]!r}")
-        if cut is None or encoding.token_to_chars(cut)[0] != character:
-            raise inexact
-        added = np.flatnonzero(np.isin(tokens[:cut], self._added))
-        tail = int(added[-1]) if len(added) else 0
-        alone = self._fast.encode(text[encoding.token_to_chars(tail)[0] : character], add_special_tokens=False).ids
-        if alone != tokens[tail:cut].tolist():
-            raise inexact
-        return cut
+        if character in (0, len(read.text)):
+            return len(read.tokens) if character else 0
+        cut = read.encoding.char_to_token(character)
+        if cut is not None and read.encoding.token_to_chars(cut)[0] == character:
+            n_added = int(read.added.searchsorted(cut))
+            first = int(read.added[n_added - 1]) if n_added else 0
+            if (n_added and first == cut - 1) or self._alone(read, first, cut):
+                return cut
+        around = read.text[max(0, character - 20) : character + 20]
+        raise Inexact(f"a token reaches over the turn's edge: {around!r}")
 
-    def _behind_eos(self, text: str, encoding: Any, turn: np.ndarray, first: int) -> int:
+    def _alone(self, read: _Read, first: int, cut: int) -> bool:
+        """Whether the tokens from `first` to `cut` are those of their text alone."""
+        begin, end = (read.encoding.token_to_chars(token)[0] for token in (first, cut))
+        return self._fast.encode(read.text[begin:end], add_special_tokens=False).ids == read.tokens[first:cut].tolist()
+
+    def _behind_eos(self, read: _Read, first: int, last: int) -> int:
         """Where a turn ends: behind its last eos if only blanks follow, which the model never writes."""
-        ends = np.flatnonzero(turn == self._eos_id)
-        if len(ends) and ends[-1] + 1 < len(turn):
-            behind = encoding.token_to_chars(first + int(ends[-1]))[1]
-            if not text[behind : encoding.token_to_chars(first + len(turn) - 1)[1]].strip():
+        ends = np.flatnonzero(read.tokens[first:last] == self._eos_id)
+        if len(ends) and first + ends[-1] + 1 < last:
+            behind, end = (read.encoding.token_to_chars(token)[1] for token in (first + int(ends[-1]), last - 1))
+            if not read.text[behind:end].strip():
                 return first + int(ends[-1]) + 1
-        return first + len(turn)
+        return last
 
 
 def _shown(turn: Turn) -> str:
