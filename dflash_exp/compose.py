@@ -30,7 +30,8 @@ from omegaconf.errors import OmegaConfBaseException
 
 from dflash_exp.analysis import Analysis
 from dflash_exp.config import Config, identity
-from dflash_exp.door import checked, checked_analysis, checked_launcher, load
+from dflash_exp.data.preparation import Preparation
+from dflash_exp.door import checked, checked_analysis, checked_launcher, checked_preparation, load
 from dflash_exp.launch.launchers import InTurn, Launcher
 from dflash_exp.options import conf_directory, own_directory
 from dflash_exp.plan.seeds import named_rng
@@ -40,7 +41,7 @@ from dflash_exp.sweep_directory import names
 CONFIG_NAME = "config"
 IN_TURN = InTurn(stop_at_failure=False)
 LENGTHS = ("epochs", "steps", "tokens")
-OF_NO_RUN = ("hydra", "analysis")
+OF_NO_RUN = ("hydra", "analysis", "prepare")
 """Top-level keys that are not a run's."""
 
 
@@ -58,6 +59,8 @@ class Job:
     """Where it is to run."""
     index: int = 0
     """Its place among its sweep's combinations, as Hydra has them."""
+    preparation: Preparation | None = None
+    """What `dflash-exp prepare` is to make; no part of the run."""
 
     @property
     def speed_from(self) -> Config | None:
@@ -151,7 +154,13 @@ def _job(composed: DictConfig) -> Job:
     settled = OmegaConf.masked_copy(composed, [str(key) for key in composed if key not in OF_NO_RUN])
     typed = [str(override) for override in OmegaConf.to_container(composed.hydra.overrides.task, resolve=False) or []]
     config = checked(_with_the_length_typed(settled, typed))
-    return Job(config, typed, in_sweep=False, launcher=checked_launcher(_plain(composed.hydra.launcher)))
+    return Job(
+        config,
+        typed,
+        in_sweep=False,
+        launcher=checked_launcher(_plain(composed.hydra.launcher)),
+        preparation=checked_preparation(_plain(composed.prepare)),
+    )
 
 
 def _with_the_length_typed(settled: DictConfig, typed: list[str]) -> DictConfig:

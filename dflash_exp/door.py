@@ -21,6 +21,7 @@ from yaml import YAMLError
 
 from dflash_exp.analysis import Analysis
 from dflash_exp.config import GROUPS, Config, plain
+from dflash_exp.data.preparation import Preparation
 from dflash_exp.launch.launchers import InTurn, Launcher
 from dflash_exp.suggest import ConfigError, did_you_mean, one_line, unknown_key
 
@@ -42,6 +43,13 @@ def checked(composed: DictConfig | Mapping[str, Any]) -> Config:
 def checked_analysis(values: Any) -> Analysis:
     """A sweep's block `analysis`, every key, type and range checked; raises ConfigError."""
     return _settled({"analysis": values}, make_dataclass("Sweep", [("analysis", Analysis)])).analysis
+
+
+def checked_preparation(values: Any) -> Preparation:
+    """The block `prepare`, every key, type and range checked; raises ConfigError. One source needs no brackets."""
+    if isinstance(values, dict) and isinstance(values.get("source"), str):
+        values = {**values, "source": [values["source"]]}
+    return _settled({"prepare": values}, make_dataclass("Preparing", [("prepare", Preparation)])).prepare
 
 
 def checked_launcher(values: Any) -> Launcher:

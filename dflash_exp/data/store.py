@@ -1,26 +1,33 @@
 """The tokenised store: a folder of Arrow files with their hashes; a row gives its tokens and which are supervised.
 
-    STORE/manifest.json     {"format": 1, "vocab_size": n, "splits": {"train": SPLIT, "probe": SPLIT, "prompts": SPLIT}}
+    STORE/manifest.json     {"format": 1 or 2, "vocab_size": n, "splits": {"train": SPLIT, "probe": ..., ...}}
                             with SPLIT {"file", "sha256", "sequences", "tokens"}
     STORE/train.arrow       columns tokens: list<uint16 | int32>, supervised: list<bool>, source: string, ending: string
     STORE/probe.arrow       the same, held out
     STORE/prompts.arrow     the same; what comes before the first supervised token is the prompt
 
-A file whose hash differs from the manifest's is refused. Sequences over the limit raise, are cut or are left out, as
-`data.too_long` says, and are counted.
+A store of format 2, which `dflash-exp prepare` makes, has its mask as uint8, so that it is mapped into memory and not
+copied, and opens in the same time whatever its size: its hash is taken once, and noted beside it with the file's inode
+and time of change, in `.verified.json`. A file whose hash differs from the manifest's is refused. Sequences over the
+limit raise, are cut or are left out, as `data.too_long` says, and are counted.
 """
 
 import hashlib
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
+
+from dflash_exp.data.columns import Columns, open_columns
+from dflash_exp.data.verified import is_verified, note_verified
 
 FORMAT = 1
+PREPARED = 2
+"""Of a store that `dflash-exp prepare` made: in pieces, the mask a byte a token."""
 SPLITS = ("train", "probe", "prompts")
 
 
@@ -94,18 +101,21 @@ class Conversations:
     """int32, tokens of each row that are used."""
     rows: np.ndarray
     """int64, the rows that are used, ascending."""
-    sources: tuple[str, ...]
+    sources: Sequence[str]
     """Where each row comes from."""
     n_truncated: int
     n_skipped: int
     sha256: str
     """Of the split's file."""
+    mask_starts: np.ndarray | None = None
+    """int64, first mask value of each row; None: as `starts`."""
 
     def tokens(self, row: int) -> np.ndarray:
         return self.tokens_N[self.starts[row] : self.starts[row] + self.lengths[row]]
 
     def supervised(self, row: int) -> np.ndarray:
-        return self.supervised_N[self.starts[row] : self.starts[row] + self.lengths[row]]
+        starts = self.starts if self.mask_starts is None else self.mask_starts
+        return self.supervised_N[starts[row] : starts[row] + self.lengths[row]]
 
     def prompt(self, row: int) -> np.ndarray:
         """Tokens before the first supervised one."""
@@ -118,13 +128,13 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     path = folder / "manifest.json"
     if not path.is_file():
         raise ValueError(
-            f"data.path must be a store with a manifest.json, got {folder}; "
-            "write one with `dflash_exp.data.prepare.write_store`"
+            f"data.path must be a store with a manifest.json, got {folder}; make one with `dflash-exp prepare`"
         )
     manifest = json.loads(path.read_text())
-    if manifest.get("format") != FORMAT:
+    if manifest.get("format") not in (FORMAT, PREPARED):
         raise ValueError(
-            f"data.path must be a store of format {FORMAT}, got {manifest.get('format')} in {path}; prepare it again"
+            f"data.path must be a store of format {FORMAT} or {PREPARED}, got {manifest.get('format')} in {path}; "
+            "prepare it again"
         )
     return manifest
 
@@ -139,54 +149,56 @@ def read_split(folder: Path, split: str, limit_tokens: int | None, too_long: Too
     splits = manifest["splits"]
     if split not in splits:
         raise ValueError(f"the store must have a {split} split, got {sorted(splits)} in {folder}")
-    path = folder / splits[split]["file"]
-    digest = file_sha256(path)
-    if digest != splits[split]["sha256"]:
-        raise ValueError(
-            f"{path} must have the hash its manifest states, {splits[split]['sha256'][:12]}..., got {digest[:12]}...; "
-            "it was changed or cut: restore or prepare it again"
-        )
-    table = pa.ipc.open_file(pa.memory_map(str(path))).read_all().combine_chunks()
-    tokens, supervised = table["tokens"].chunk(0), table["supervised"].chunk(0)
-    offsets = tokens.offsets.to_numpy().astype(np.int64)
-    lengths = np.diff(offsets)
-    sources = tuple(table["source"].to_pylist())
-    _check_records(
-        path, offsets, tokens.values.to_numpy(), supervised.offsets.to_numpy(), manifest["vocab_size"], sources
-    )
-    used, rows, n_truncated, n_skipped = _limited(lengths, limit_tokens, too_long)
+    path, digest = folder / splits[split]["file"], splits[split]["sha256"]
+    verified = manifest["format"] == PREPARED and is_verified(path, digest)
+    if not verified:
+        _check_hash(path, digest)
+    columns = open_columns(path)
+    if not verified:
+        _check_records(path, columns, manifest["vocab_size"])
+        if manifest["format"] == PREPARED:
+            note_verified(path, digest)
+    used, rows, n_truncated, n_skipped = _limited(columns.lengths, limit_tokens, too_long)
     return Conversations(
-        tokens_N=tokens.values.to_numpy(),
-        supervised_N=supervised.values.to_numpy(zero_copy_only=False),
-        starts=offsets[:-1],
+        tokens_N=columns.tokens_N,
+        supervised_N=columns.supervised_N,
+        starts=columns.starts,
         lengths=used.astype(np.int32),
         rows=rows,
-        sources=sources,
+        sources=columns.sources,
         n_truncated=n_truncated,
         n_skipped=n_skipped,
         sha256=digest,
+        mask_starts=columns.mask_starts,
     )
 
 
-def _check_records(
-    path: Path,
-    offsets: np.ndarray,
-    tokens_N: np.ndarray,
-    mask_offsets: np.ndarray,
-    vocab_size: int,
-    sources: tuple[str, ...],
-) -> None:
+def _check_hash(path: Path, stated: str) -> None:
+    digest = file_sha256(path)
+    if digest != stated:
+        raise ValueError(
+            f"{path} must have the hash its manifest states, {stated[:12]}..., got {digest[:12]}...; "
+            "it was changed or cut: restore or prepare it again"
+        )
+
+
+def _check_records(path: Path, columns: Columns, vocab_size: int) -> None:
     """ValueError that names the first record whose mask does not fit, or whose ids are not the vocabulary's."""
-    fits = np.diff(mask_offsets) == np.diff(offsets)
-    outside_N = np.flatnonzero((tokens_N < 0) | (tokens_N >= vocab_size))
-    if not fits.all():
-        row, what = int(fits.argmin()), "as many mask values as tokens"
-    elif len(outside_N):
-        row = int(np.searchsorted(offsets, outside_N[0], side="right")) - 1
-        what = f"ids in 0..{vocab_size - 1}, got {tokens_N[outside_N[0]]}"
-    else:
-        return
-    raise ValueError(f"every record must have {what}: row {row} of {path} (from {sources[row]!r}); prepare it again")
+    for row, (length, n_mask) in enumerate(zip(columns.lengths, columns.mask_lengths, strict=True)):
+        outside = _outside(columns.tokens_N[columns.starts[row] :][:length], vocab_size)
+        if length != n_mask:
+            what = "as many mask values as tokens"
+        elif len(outside):
+            what = f"ids in 0..{vocab_size - 1}, got {outside[0]}"
+        else:
+            continue
+        raise ValueError(
+            f"every record must have {what}: row {row} of {path} (from {columns.sources[row]!r}); prepare it again"
+        )
+
+
+def _outside(tokens: np.ndarray, vocab_size: int) -> np.ndarray:
+    return tokens[(tokens < 0) | (tokens >= vocab_size)]
 
 
 def _limited(lengths: np.ndarray, limit: int | None, too_long: TooLong) -> tuple[np.ndarray, np.ndarray, int, int]:

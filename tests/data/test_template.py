@@ -1,0 +1,139 @@
+"""What is supervised is what the assistant said, token for token; where that cannot be told, nothing is guessed."""
+
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from transformers import AutoTokenizer
+
+from dflash_exp.data.conversation import Conversation, Malformed, Turn
+from dflash_exp.data.template import SAMPLE, Encoded, Encoder, Inexact
+from dflash_exp.embedded.tokenizer import END_ID
+
+TARGET = Path(__file__).parents[2] / "dflash_exp" / "embedded" / "files" / "target"
+
+CHATML = (
+    "{% for m in messages %}<|user|>{{ m.role }}\n{{ m.content }}<|end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|user|>assistant\n{% endif %}"
+)
+"""No marks, as Qwen3 and most others have none: `<|user|>` stands for `<|im_start|>`."""
+LAST_THINKS = CHATML.replace(
+    "{{ m.content }}",
+    "{% if loop.last and m.role == 'assistant' %}<think>\n\n</think>\n\n{% endif %}{{ m.content }}",
+)
+"""As Qwen3's: the last turn is written otherwise than the same turn once others follow it."""
+SHOUTING = CHATML.replace("{{ m.content }}", "{{ m.content if loop.last or m.role == 'user' else m.content | upper }}")
+"""An earlier answer is no prefix of the whole, nor in its own words: nothing is exact."""
+ANSWERED = "{{ '%s' if m.role == 'assistant' }}"
+REFUSING = "{{ raise_exception('system turns are not supported') if messages[0].role == 'system' }}" + CHATML
+
+TALKS = [
+    SAMPLE,
+    Conversation((Turn("system", "Be brief."), Turn("user", "x = 1\n"), Turn("assistant", "\n\n  y = 2\n"))),
+    Conversation(
+        (Turn("user", "ünïcödé 日本"), Turn("assistant", "🙂 done"), Turn("user", "a"), Turn("assistant", "b"))
+    ),
+]
+
+
+@pytest.fixture(scope="module")
+def embedded() -> Any:
+    return AutoTokenizer.from_pretrained(TARGET)
+
+
+def with_template(template: str) -> Any:
+    tokenizer = AutoTokenizer.from_pretrained(TARGET)
+    tokenizer.chat_template = template
+    return tokenizer
+
+
+def encoded(tokenizer: Any, talk: Conversation, last_turn_only: bool = False) -> Encoded:
+    (found,) = Encoder(tokenizer, last_turn_only).encode([talk])
+    assert isinstance(found, Encoded), found
+    return found
+
+
+def spoken(tokenizer: Any, found: Encoded) -> list[str]:
+    """The text of each run of supervised tokens."""
+    edges = np.flatnonzero(np.diff(np.concatenate([[0], found.supervised.astype(int), [0]])))
+    return [tokenizer.decode(found.tokens[first:last]) for first, last in pairwise(edges.tolist())][::2]
+
+
+@pytest.mark.parametrize("talk", [TALKS[0], TALKS[2]])
+def test_marks_of_the_template_give_the_mask_that_transformers_gives(embedded: Any, talk: Conversation) -> None:
+    messages = [turn.message() for turn in talk.turns]
+    oracle = embedded.apply_chat_template(messages, return_assistant_tokens_mask=True, return_dict=True)
+    found = encoded(embedded, talk)
+    assert found.tokens.tolist() == oracle["input_ids"]
+    assert found.supervised.astype(int).tolist() == oracle["assistant_masks"]
+    assert found.ending == "eos" and found.tokens[-1] == END_ID
+
+
+@pytest.mark.parametrize("talk", TALKS)
+def test_without_marks_tokens_are_those_of_the_template_and_turns_those_of_the_assistant(talk: Conversation) -> None:
+    tokenizer = with_template(CHATML)
+    found = encoded(tokenizer, talk)
+    whole = tokenizer.apply_chat_template([turn.message() for turn in talk.turns], return_dict=True)["input_ids"]
+    assert found.tokens.tolist() == whole
+    said = [f"{turn.content}<|end|>" for turn in talk.turns if turn.role == "assistant"]
+    assert spoken(tokenizer, found) == said, "the line break behind the last token is the template's"
+
+
+@pytest.mark.parametrize("talk", TALKS)
+def test_what_comes_before_a_turn_is_the_prompt_that_decoding_would_give(talk: Conversation) -> None:
+    tokenizer = with_template(CHATML)
+    found = encoded(tokenizer, talk)
+    firsts = np.flatnonzero(np.diff(np.concatenate([[0], found.supervised.astype(int)])) == 1)
+    for i, first in zip([i for i, turn in enumerate(talk.turns) if turn.role == "assistant"], firsts, strict=True):
+        before = [turn.message() for turn in talk.turns[:i]]
+        prompt = tokenizer.apply_chat_template(before, add_generation_prompt=True, return_dict=True)["input_ids"]
+        assert found.tokens[:first].tolist() == prompt
+
+
+def test_a_template_that_writes_the_last_turn_otherwise_is_still_exact() -> None:
+    tokenizer = with_template(LAST_THINKS)
+    assert spoken(tokenizer, encoded(tokenizer, SAMPLE)) == [
+        "The first.<|end|>", "<think>\n\n</think>\n\nAnd another.<|end|>",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("template", [None, CHATML, LAST_THINKS])
+def test_last_turn_only_leaves_the_earlier_ones_unsupervised(embedded: Any, template: str | None) -> None:
+    tokenizer = embedded if template is None else with_template(template)
+    every, last = encoded(tokenizer, SAMPLE), encoded(tokenizer, SAMPLE, last_turn_only=True)
+    assert every.tokens.tolist() == last.tokens.tolist()
+    assert spoken(tokenizer, last) == spoken(tokenizer, every)[1:]
+
+
+def test_a_template_that_is_exact_neither_way_is_refused_with_the_turn() -> None:
+    Encoder(with_template(SHOUTING), last_turn_only=True).check()
+    with pytest.raises(ValueError, match=r"turn 2 is written otherwise .*'The first\.'.*prepare\.last_turn_only=true"):
+        Encoder(with_template(SHOUTING), last_turn_only=False).check()
+
+
+def test_a_turn_whose_first_token_begins_in_the_prompt_is_inexact() -> None:
+    tokenizer = with_template(CHATML)
+    merged = next(token for token in tokenizer.get_vocab() if len(token) == 2 and token.isalpha() and token.isascii())
+    tokenizer.chat_template = CHATML.replace("assistant\n", merged[0]).replace("{{ m.role }}\n", ANSWERED % merged[0])
+    whole, cut = (Conversation((Turn("user", "Q"), Turn("assistant", said))) for said in ("1", merged[1]))
+    exact, inexact = Encoder(tokenizer, False).encode([whole, cut])
+    assert isinstance(exact, Encoded) and spoken(tokenizer, exact) == ["1<|end|>"]
+    assert isinstance(inexact, Inexact) and str(inexact).startswith("a token reaches over the turn's edge: ")
+
+
+def test_a_conversation_that_the_template_refuses_is_malformed_and_the_others_are_not() -> None:
+    found = list(Encoder(with_template(REFUSING), False).encode([SAMPLE, TALKS[1], SAMPLE]))
+    assert [type(one) for one in found] == [Encoded, Malformed, Encoded]
+    assert str(found[1]) == "the target's chat template refuses it: system turns are not supported"
+
+
+def test_of_a_raw_text_everything_is_supervised_and_eos_follows_it(embedded: Any) -> None:
+    found = encoded(embedded, Conversation((), "x = 1"))
+    assert embedded.decode(found.tokens) == "x = 1<|end|>" and found.supervised.all() and found.ending == "eos"
+
+
+def test_a_tokenizer_without_a_template_is_refused(embedded: Any) -> None:
+    with pytest.raises(ValueError, match="must have a fast tokenizer with one chat template"):
+        Encoder(with_template(None), False)  # type: ignore[arg-type]
