@@ -111,7 +111,7 @@ def test_a_damaged_file_is_named_in_one_line_and_hides_no_other_run(
     assert main(["status", str(tmp_path)]) == 0
     first, second, last = capsys.readouterr().out.splitlines()
     assert first.startswith("unreadable") and said in first
-    assert (second, last) == ("stopped   whole   at step 3 of 8", "2 runs: 1 unreadable, 1 stopped")
+    assert (second, last) == ("stopped    whole   at step 3 of 8", "2 runs: 1 unreadable, 1 stopped")
 
 
 def sweep(folder: Path) -> Path:
@@ -130,11 +130,11 @@ def test_status_has_a_line_for_every_job_of_a_sweep(tmp_path: Path, capsys: pyte
     with trained_in(folder / "10-e"):
         assert main(["status", str(folder)]) == 0
         assert capsys.readouterr().out.splitlines() == [
-            "finished  0-a   8 steps, probe loss 2.000",
-            "stopped   1-b   at step 3 of 8",
-            "failed    2-c   after step 3 of 8: ValueError: no",
-            "missing   3-d",
-            "running   10-e  step 3 of 8, 1h02m left, 5,120 tokens/s",
+            "finished   0-a   8 steps, probe loss 2.000",
+            "stopped    1-b   at step 3 of 8",
+            "failed     2-c   after step 3 of 8: ValueError: no",
+            "missing    3-d",
+            "running    10-e  step 3 of 8, 1h02m left, 5,120 tokens/s",
             "5 runs: 1 finished, 1 stopped, 1 failed, 1 missing, 1 running",
         ]
 
@@ -144,7 +144,7 @@ def test_a_folder_s_runs_and_sweeps_are_found_and_what_is_neither_is_not(tmp_pat
     (tmp_path / "runs" / "notes").mkdir()
     names = [found.run_dir.relative_to(tmp_path / "runs").as_posix() for found in find_runs(tmp_path / "runs")]
     assert names == ["2-alone", "10-s/0-a", "10-s/1-b", "10-s/2-c", "10-s/3-d", "10-s/10-e"]
-    assert shown(tmp_path / "runs" / "2-alone")[0].endswith("2-alone  at step 3 of 8\n1 runs: 1 stopped")
+    assert shown(tmp_path / "runs" / "2-alone")[0].endswith("2-alone  at step 3 of 8\n1 run: 1 stopped")
 
 
 @pytest.mark.parametrize("verb", ["status", "resume", "logs"])

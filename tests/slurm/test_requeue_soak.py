@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.slurm, pytest.mark.skipif(CYCLES == 0, reason="REQUEUE
 
 
 def test_a_job_requeued_many_times_trains_every_step_once(cluster: Cluster) -> None:
-    run_dir, length = cluster.folder / "soak", [f"epochs={4 * CYCLES}", "probe.every_steps=0", "probe.prompts=0"]
+    run_dir, length = cluster.folder / "soak", [f"epochs={2 * CYCLES}", "probe.every_steps=0", "probe.prompts=0"]
     often = ["hydra/launcher=slurm", f"hydra.launcher.max_requeues={CYCLES + 1}", "checkpoint.every_steps=7"]
     cluster.train(*length, *often, f"run_dir={run_dir}", step_s=0.1)
     job, steps = str(jobs_of(run_dir)[0].job_id), [0]

@@ -105,7 +105,7 @@ def test_a_job_out_of_time_goes_back_to_the_queue_as_often_as_it_may(cluster: Cl
     said = said_in(run_dir)
     assert "requeued, 1 of at most 1 times" in said
     assert "requeued 1 times, which is hydra.launcher.max_requeues=1: not requeued" in said
-    assert result_of(run_dir)["restarts"] == 1
+    assert result_of(run_dir)["status"] == "stopped"
 
 
 def test_packed_runs_have_a_gpu_each_and_a_cancelled_job_is_saved_and_resumed(cluster: Cluster) -> None:
