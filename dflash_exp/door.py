@@ -32,7 +32,7 @@ BASIC_LAUNCHER = "hydra._internal.core_plugins.basic_launcher.BasicLauncher"
 def checked(composed: DictConfig | Mapping[str, Any]) -> Config:
     """The configuration, every key, type and range checked; raises ConfigError."""
     values = _resolved(composed)
-    schema_class = _config_class(tuple(_typed_fields(values)))
+    schema_class = _class_of(*_typed_fields(values))
     settled = _settled(values, schema_class)
     try:
         return Config(**vars(settled))
@@ -42,14 +42,14 @@ def checked(composed: DictConfig | Mapping[str, Any]) -> Config:
 
 def checked_analysis(values: Any) -> Analysis:
     """A sweep's block `analysis`, every key, type and range checked; raises ConfigError."""
-    return _settled({"analysis": values}, make_dataclass("Sweep", [("analysis", Analysis)])).analysis
+    return _settled({"analysis": values}, _class_of(("analysis", Analysis))).analysis
 
 
 def checked_preparation(values: Any) -> Preparation:
     """The block `prepare`, every key, type and range checked; raises ConfigError. One source needs no brackets."""
     if isinstance(values, dict) and isinstance(values.get("source"), str):
         values = {**values, "source": [values["source"]]}
-    return _settled({"prepare": values}, make_dataclass("Preparing", [("prepare", Preparation)])).prepare
+    return _settled({"prepare": values}, _class_of(("prepare", Preparation))).prepare
 
 
 def checked_launcher(values: Any) -> Launcher:
@@ -62,15 +62,16 @@ def checked_launcher(values: Any) -> Launcher:
         raise ConfigError(
             f"hydra/launcher must be basic, debug, local or one of slurm's, got {named}; others know nothing of runs"
         )
-    section = make_dataclass("Section", [("launcher", kind)])
+    section = _class_of(("launcher", kind))
     given = {key: value for key, value in values.items() if key != "_target_"}
-    return _settled({"hydra": {"launcher": given}}, make_dataclass("Hydra", [("hydra", section)])).hydra.launcher
+    return _settled({"hydra": {"launcher": given}}, _class_of(("hydra", section))).hydra.launcher
 
 
 @cache
-def _config_class(typed_fields: tuple[Any, ...]) -> type:
-    """`Config` with the classes of the options that are chosen; one for all runs that choose the same."""
-    return make_dataclass("Config", typed_fields)
+def _class_of(*typed_fields: Any) -> type:
+    """A section with these fields, each (name, type) or (name, type, default); the same ones, the same class, whose
+    schema is made once."""
+    return make_dataclass("Section", typed_fields)
 
 
 def _settled(values: dict[str, Any], schema_class: type) -> Any:

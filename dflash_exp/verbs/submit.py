@@ -71,7 +71,8 @@ def _handed_over(jobs: "list[Job]", launcher: Slurm, folder: Path, stop: StopSig
         return STOPPED
     if begun is not None:
         begun.write()
-    freeze_all(wanted)
+    new = {} if begun is None else begun.new
+    freeze_all(job for job in wanted if Path(job.config.run_dir or "").name not in new)
     hand_over({Path(job.config.run_dir or ""): job.config for job in wanted}, launcher, folder)
     return DONE
 
