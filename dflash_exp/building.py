@@ -27,23 +27,29 @@ from dflash_exp.drafter.session import drafts_at
 from dflash_exp.drafter.step import DrafterStep
 from dflash_exp.evaluation import repeats_itself
 from dflash_exp.export import load_weights
-from dflash_exp.feature_cache import CachedTargets, DiskStore, MemoryStore, default_folder
-from dflash_exp.messages import BatchPlan, ShareOut, TargetFeatures, TokenBatch
-from dflash_exp.models import LoadedTarget, forward_inputs, load, located, parameters_sha256, weights_fingerprint
+from dflash_exp.feature_cache import CachedTargets
+from dflash_exp.messages import ShareOut
+from dflash_exp.models import LoadedTarget, load, parameters_sha256, weights_fingerprint
 from dflash_exp.optim import Optimizer, build_optimizer
-from dflash_exp.pipeline.arena import ALIGNED, FeatureArena, rounded
+from dflash_exp.pipeline.arena import rounded
 from dflash_exp.pipeline.drafter_train import DrafterTrainer, Reports, read_sums
-from dflash_exp.pipeline.line import Lockstep, Overlapped, Steps
+from dflash_exp.pipeline.line import Steps
 from dflash_exp.pipeline.meeting import Meeting, room
-from dflash_exp.pipeline.stages import Land, Stages
-from dflash_exp.pipeline.streams import Landing, StreamedTarget, pinned
+from dflash_exp.pipeline.stages import Stages
 from dflash_exp.plan.buckets import assign_held_out
 from dflash_exp.planning import Deal, Planned, anchor_rule
 from dflash_exp.pricing import counted
 from dflash_exp.probe import Probe, probe_batches
 from dflash_exp.ranks import Ranks, share_out
 from dflash_exp.replay import Replay, ReplayPrompt, replay_metrics
-from dflash_exp.target import FrozenTarget, TargetCache, load_model
+from dflash_exp.staging import (
+    batch_bytes,
+    cached_targets,
+    feature_arena,
+    landings_for,
+    prefetch_stage,
+    target_stages,
+)
 from dflash_exp.telemetry.dynamics.watch import Dynamics
 from dflash_exp.telemetry.metrics import Metrics, probe_metrics
 from dflash_exp.trained import TrainedHashes
@@ -119,7 +125,7 @@ def build(config: Config, planned: Planned, first_step: int, outside: Outside) -
     trained = TrainedHashes()
     reports = Reports(trained.add, outside.say, outside.asked_to_stop)
     meeting = Meeting(step.sums, ranks, n_batches)
-    cache = cached_targets(config, target, outside.say)
+    cache = cached_targets(config.target, target.model, outside.say)
     steps = zip(islice(planned.settings, first_step, None), planned.steps(first_step), strict=True)
     trainer = DrafterTrainer(step, optimizer, steps, meeting, config.guard.non_finite, reports)
     return Built(
@@ -129,7 +135,7 @@ def build(config: Config, planned: Planned, first_step: int, outside: Outside) -
         init_sha256=parameters_sha256(drafter),
         stages=Stages(
             prefetch_stage(config, planned, devices),
-            target_stages(config, target, devices, cache),
+            target_stages(config.target, target.model, devices, cache),
             trainer,
             batch_bytes,
             lambda batch: rounded(target.model.features_bytes(batch)),
@@ -148,55 +154,6 @@ def build(config: Config, planned: Planned, first_step: int, outside: Outside) -
     )
 
 
-def prefetch_stage(config: Config, planned: Planned, devices: RankDevices) -> Callable[[BatchPlan], TokenBatch]:
-    """A plan's batch as tensors, in memory that a device can copy from by itself where there is one."""
-    collate = Collator(planned.conversations, anchor_rule(config))
-    return collate if devices.drafter.type == "cpu" else lambda plan: pinned(collate(plan))
-
-
-def cached_targets(config: Config, target: LoadedTarget, say: Callable[[str], None]) -> CachedTargets | None:
-    """The cache that the configuration asks for. Raises ValueError for a folder that cannot be."""
-    wanted = config.target
-    if wanted.cache is TargetCache.OFF:
-        return None
-    if wanted.cache is TargetCache.MEMORY:
-        store = MemoryStore(wanted.cache_bytes, say)
-    else:
-        folder = default_folder() if wanted.cache_dir is None else Path(wanted.cache_dir)
-        store = DiskStore(folder, wanted.cache_bytes, say)
-    return CachedTargets(store, forward_inputs(target.model))
-
-
-def target_stages(
-    config: Config, target: LoadedTarget, devices: RankDevices, cache: CachedTargets | None
-) -> list[Callable[[TokenBatch], TargetFeatures]]:
-    """The target of each loop: one copy a device, behind the cache, and on CUDA streams of its own for each loop."""
-    copies = {devices.targets[0]: target.model}
-    for device in devices.targets:
-        if device not in copies:
-            copies[device] = FrozenTarget(load_model(located(config.target), device), target.model.taps)
-    asked = {device: copy if cache is None else cache.wrap(copy, device) for device, copy in copies.items()}
-    if devices.drafter.type == "cpu":
-        return [asked[device] for device in devices.targets]
-    return [StreamedTarget(asked[device], device) for device in devices.targets]
-
-
-def landings_for(devices: RankDevices, arena: FeatureArena | None) -> list[Land] | None:
-    """For each target loop; None on a CPU, where features are where they are read."""
-    if devices.drafter.type == "cpu":
-        return None
-    return [Landing(device, devices.drafter, arena) for device in devices.targets]
-
-
-def feature_arena(pipeline: Lockstep | Overlapped, largest_bytes: int, device: torch.device) -> FeatureArena | None:
-    """Memory for all features that may be under way, none of a batch taking more than `largest_bytes`; on CUDA, where
-    the line is overlapped."""
-    if device.type == "cpu" or isinstance(pipeline, Lockstep):
-        return None
-    wanted = pipeline.features_ahead * rounded(largest_bytes)
-    return FeatureArena(min(wanted, pipeline.features_bytes // ALIGNED * ALIGNED), device)
-
-
 def hashes_of_inputs(config: Config, planned: Planned, built: Built) -> dict[str, str]:
     """What the run's results depend on beside its configuration and plan: the tokens, and the target's weights."""
     splits = read_manifest(config.data.folder)["splits"]
@@ -205,11 +162,6 @@ def hashes_of_inputs(config: Config, planned: Planned, built: Built) -> dict[str
         **{f"{name}_sha256": splits[name]["sha256"] for name in ("probe", "prompts") if name in splits},
         "target_fingerprint": weights_fingerprint(built.target.model.model),
     }
-
-
-def batch_bytes(batch: TokenBatch) -> int:
-    """Memory of a batch's tokens and masks."""
-    return batch.tokens_BT.nbytes + batch.supervised_BT.nbytes
 
 
 def check_vocabulary(config: Config, vocab_size: int) -> None:

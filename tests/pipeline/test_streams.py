@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 import torch
 
-from dflash_exp.building import feature_arena
 from dflash_exp.messages import BatchPlan, TargetFeatures, TokenBatch
 from dflash_exp.pipeline import streams
 from dflash_exp.pipeline.arena import FeatureArena
 from dflash_exp.pipeline.line import Lockstep, Overlapped
 from dflash_exp.pipeline.stages import Threads
 from dflash_exp.pipeline.streams import Landing, StreamedTarget
+from dflash_exp.staging import feature_arena
 
 CPU, META = torch.device("cpu"), torch.device("meta")
 EMPTY = torch.empty(0, dtype=torch.int64)
