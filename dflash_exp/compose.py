@@ -10,7 +10,6 @@ import argparse
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from copy import deepcopy
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -151,16 +150,21 @@ def _loaded(loader: ConfigLoader, overrides: list[str], mode: RunMode) -> DictCo
 
 
 def _job(composed: DictConfig) -> Job:
-    settled = OmegaConf.masked_copy(composed, [str(key) for key in composed if key not in OF_NO_RUN])
+    """Of no sweep."""
     typed = [str(override) for override in OmegaConf.to_container(composed.hydra.overrides.task, resolve=False) or []]
-    config = checked(_with_the_length_typed(settled, typed))
-    return Job(
-        config,
-        typed,
-        in_sweep=False,
-        launcher=checked_launcher(_plain(composed.hydra.launcher)),
-        preparation=checked_preparation(_plain(composed.prepare)),
-    )
+    config = checked(_with_the_length_typed(_of_a_run(composed), typed))
+    launcher, preparation = _beside_runs(composed)
+    return Job(config, typed, in_sweep=False, launcher=launcher, preparation=preparation)
+
+
+def _of_a_run(composed: DictConfig) -> DictConfig:
+    """A copy of what is a run's."""
+    return OmegaConf.masked_copy(composed, [str(key) for key in composed if key not in OF_NO_RUN])
+
+
+def _beside_runs(composed: DictConfig) -> tuple[Launcher, Preparation]:
+    """What is no run's, and the same for all runs of a sweep."""
+    return checked_launcher(_plain(composed.hydra.launcher)), checked_preparation(_plain(composed.prepare))
 
 
 def _with_the_length_typed(settled: DictConfig, typed: list[str]) -> DictConfig:
@@ -183,14 +187,18 @@ def _sweep(loader: ConfigLoader, master: DictConfig) -> list[Job]:
     parser = OverridesParser.create(config_loader=loader)
     overrides = parser.parse_overrides([*params, *master.hydra.overrides.task])
     (combinations,) = BasicSweeper.split_arguments(overrides, max_batch_size=None)
-    jobs = [
-        _job_of_sweep(composed, combinations, number)
+    launcher, preparation = _beside_runs(master)
+    configs = [
+        _config_of_sweep(composed, combinations, number)
         for number, composed in enumerate(_each_composed(loader, master, combinations))
+    ]
+    jobs = [
+        Job(config, typed, True, analysis, launcher, index, preparation)
+        for index, (config, typed) in enumerate(zip(configs, combinations, strict=True))
     ]
     sweep_dir = Path(master.hydra.sweep.dir)
     found = names(sweep_dir, [(identity(job.config), job.overrides) for job in jobs])
-    placed = [_placed(job, sweep_dir / name, analysis) for job, name in zip(jobs, found, strict=True)]
-    return _run_order([replace(job, index=index) for index, job in enumerate(placed)])
+    return _run_order([_placed(job, sweep_dir / name) for job, name in zip(jobs, found, strict=True)])
 
 
 def _run_order(jobs: list[Job]) -> list[Job]:
@@ -203,8 +211,8 @@ def _run_order(jobs: list[Job]) -> list[Job]:
 
 
 def _each_composed(loader: ConfigLoader, master: DictConfig, combinations: list[list[str]]) -> Iterator[DictConfig]:
-    """What Hydra composes for each combination. All that choose the same options share one composition (a tenth of a
-    second), on which their values are then set."""
+    """What Hydra composes for each combination, without what is Hydra's own. All that choose the same options share one
+    composition (a tenth of a second), on which their values are then set."""
     parser, chosen = OverridesParser.create(config_loader=loader), dict[tuple[str, ...], DictConfig]()
     for combination in combinations:
         overrides = parser.parse_overrides(combination)
@@ -212,16 +220,16 @@ def _each_composed(loader: ConfigLoader, master: DictConfig, combinations: list[
         options = tuple(str(override.input_line) for override in overrides if override not in values)
         if options not in chosen:
             chosen[options] = loader.load_sweep_config(master, list(options))
-        composed = deepcopy(chosen[options])
+        composed = OmegaConf.masked_copy(chosen[options], [str(key) for key in chosen[options] if key != "hydra"])
+        OmegaConf.set_struct(composed, True)  # which a copy is not: a key that is not there is an error
         ConfigLoaderImpl._apply_overrides_to_config(values, composed)
-        composed.hydra.overrides.task = combination
         yield composed
 
 
-def _job_of_sweep(composed: DictConfig, combinations: list[list[str]], number: int) -> Job:
+def _config_of_sweep(composed: DictConfig, combinations: list[list[str]], number: int) -> Config:
     """Raises ConfigError, which says which job it is."""
     try:
-        return _job(composed)
+        return checked(_with_the_length_typed(_of_a_run(composed), combinations[number]))
     except ConfigError as error:
         which = f"job {number + 1} of {len(combinations)}: {told_apart(combinations)[number]}"
         raise ConfigError(f"{error} ({which})") from error
@@ -237,7 +245,7 @@ def _plain(node: Any) -> Any:
     return OmegaConf.to_container(node, resolve=True)
 
 
-def _placed(job: Job, run_dir: Path, analysis: Analysis | None) -> Job:
+def _placed(job: Job, run_dir: Path) -> Job:
     if job.config.run_dir is not None:
         raise ConfigError(
             f"run_dir must stay null in a sweep, whose runs have directories of their own, got {job.config.run_dir}; "
@@ -245,8 +253,7 @@ def _placed(job: Job, run_dir: Path, analysis: Analysis | None) -> Job:
         )
     telemetry = job.config.telemetry
     grouped = replace(telemetry, wandb=replace(telemetry.wandb, group=telemetry.wandb.group or run_dir.parent.name))
-    config = replace(job.config, run_dir=str(run_dir), telemetry=grouped)
-    return replace(job, config=config, in_sweep=True, analysis=analysis)
+    return replace(job, config=replace(job.config, run_dir=str(run_dir), telemetry=grouped))
 
 
 @contextmanager
