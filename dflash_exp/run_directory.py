@@ -21,6 +21,7 @@ import yaml
 
 from dflash_exp.config import leaves, within_identity
 from dflash_exp.durable import write_whole
+from dflash_exp.launch.code_copy import GIT
 from dflash_exp.plan.epoch import plan_difference
 
 PACKAGES = (
@@ -47,8 +48,6 @@ AFTER_BEGINNING = ("metrics.jsonl", "checkpoints", "result.json")
 """What is not there before config.yaml is."""
 SUBMITTED_ALONE = ({"submitted"}, {"submitted", "logs"})
 """What a run holds that was asked for and not yet begun."""
-GIT = "git.json"
-"""Beside a copy of the package: the state of the checkout that it was taken from."""
 PUT_BACK = "put back what the run wrote, or take another run_dir"
 
 

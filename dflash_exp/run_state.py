@@ -125,6 +125,8 @@ def _object(path: Path) -> dict[str, Any]:
         return {}
     except ValueError as error:
         raise ConfigError(f"{path} must hold a JSON object, got what cannot be read ({error}); put it back") from error
+    if not isinstance(held, dict):
+        raise ConfigError(f"{path} must hold a JSON object, got {held!r:.40}; put it back")
     return held
 
 

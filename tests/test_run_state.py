@@ -114,6 +114,12 @@ def test_a_damaged_file_is_named_in_one_line_and_hides_no_other_run(
     assert (second, last) == ("stopped    whole   at step 3 of 8", "2 runs: 1 unreadable, 1 stopped")
 
 
+def test_a_result_that_is_no_object_is_named_in_one_line(tmp_path: Path) -> None:
+    (make(tmp_path / "run") / "result.json").write_text("[1]")
+    with pytest.raises(ConfigError, match=r"result\.json must hold a JSON object, got \[1\]; put it back"):
+        run_state(tmp_path / "run")
+
+
 def sweep(folder: Path) -> Path:
     """A sweep of five jobs, one in each state."""
     make(folder / "0-a", 8, status="finished", steps=8, final_probe={"probe/loss": 2.0})

@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 
 from dflash_exp.compare.drawing import (
     GRID,
+    Band,
     Drawn,
     band,
     bare,
@@ -58,15 +59,20 @@ def _draw_curves(axes: Axes, drawn: Sequence[Drawn], field: str) -> None:
         curves = _curves(each.runs, field)
         if not curves:
             continue
-        grid = common_grid(curves)
-        shown = band(on_grid(curves, grid))
-        draw_band(axes, grid, shown, each)
-        late = grid >= grid[0] + SHOWN_FROM * (grid[-1] - grid[0])
+        shown, late = _drawn_band(axes, curves, each)
         lowest.append(float(shown.low[late].min()))
         highest.append(float(shown.mean[late].max()))
     if lowest:
         room = 0.06 * (max(highest) - min(lowest)) or 0.1
         axes.set_ylim(min(lowest) - room, max(highest) + room)
+
+
+def _drawn_band(axes: Axes, curves: Sequence[tuple[np.ndarray, np.ndarray]], each: Drawn) -> tuple[Band, np.ndarray]:
+    """Draw the band of an arm's curves; it, and which of its points are late enough to say how high the axes go."""
+    grid = common_grid(curves)
+    shown = band(on_grid(curves, grid))
+    draw_band(axes, grid, shown, each)
+    return shown, grid >= grid[0] + SHOWN_FROM * (grid[-1] - grid[0])
 
 
 def _curves(runs: Sequence[Run], field: str) -> list[tuple[np.ndarray, np.ndarray]]:
@@ -103,10 +109,7 @@ def _draw_train(axes: Axes, drawn: Sequence[Drawn], composition: Mapping[str, np
         stretches = [_stretches(run.tokens, run.column("train/loss")) for run in each.runs if len(run.buckets) > 1]
         if not stretches:
             continue
-        grid = common_grid(stretches)
-        shown = band(on_grid(stretches, grid))
-        draw_band(axes, grid, shown, each)
-        late = grid >= grid[0] + SHOWN_FROM * (grid[-1] - grid[0])
+        shown, late = _drawn_band(axes, stretches, each)
         lowest.append(float(shown.low[late].min()))
         highest.append(float(shown.high[late].max()))
         for run in each.runs:

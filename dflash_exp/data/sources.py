@@ -176,7 +176,7 @@ def _loaded(name: str) -> dict[str, Any]:
             loaded = datasets.load_dataset(name.removeprefix(HUB))
         else:
             loaded = datasets.load_from_disk(name)
-    except Exception as error:
+    except Exception as error:  # the library raises a kind of its own for each way in which it finds nothing
         reason = " ".join(str(error).split())
         raise ValueError(f"prepare.source must be a dataset, {name} is not: {reason}; is it spelt right?") from error
     return {str(split): loaded[split] for split in loaded} if isinstance(loaded, dict) else {"all": loaded}
