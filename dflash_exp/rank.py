@@ -5,7 +5,6 @@ first rank speaks for all; a traceback comes from the rank that it belongs to.
 """
 
 import os
-import signal
 import sys
 import traceback
 from pathlib import Path
@@ -20,7 +19,7 @@ from dflash_exp.experiment import run
 from dflash_exp.launch.children import FAILED, WRONG_INPUT, stop_with_the_launcher
 from dflash_exp.launch.local import run_ranks
 from dflash_exp.ranks import Alone, Group, place_of
-from dflash_exp.stop import SIGNALS, StopSignals, say_at_once
+from dflash_exp.stop import StopSignals, say_at_once
 from dflash_exp.suggest import ConfigError
 
 GRACE_S = 30.0
@@ -75,7 +74,6 @@ def main(config_file: Path, overrides_file: Path) -> int:
     """A rank that `start` has made: its exit code, and on stderr what went wrong."""
     rank = os.environ["RANK"]
     with StopSignals(lambda _: None) as stop:  # who started it says so
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)  # the launcher blocked them until somebody listens
         stop_with_the_launcher()
         try:
             return run_as_rank(load(config_file), yaml.safe_load(overrides_file.read_text(encoding="utf-8")), stop)

@@ -37,6 +37,7 @@ class StopSignals:
 
     def __enter__(self) -> "StopSignals":
         self._before = {number: signal.signal(number, self._handle) for number in SIGNALS}
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)  # what a launcher has held back until here
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -8,6 +8,7 @@ that (checkpoints in a handler of one rank, pickled results, sacct) nothing is u
 import shlex
 import shutil
 import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from copy import copy
@@ -25,6 +26,14 @@ ENVIRONMENT = (
     "export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK",  # srun >= 22.05 does not inherit it, and all ranks share one core
     "export OMP_NUM_THREADS=${OMP_NUM_THREADS:-$SLURM_CPUS_PER_TASK}",
 )
+
+HELD_BACK = (
+    "import os, signal, sys; "
+    "signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR2]); "
+    "os.execv(sys.executable, [sys.executable, *sys.argv[1:]])"
+)
+"""For a bare Python that begins the real one: a USR2 that comes while that one imports waits for its handler. Slurm may
+send it up to a minute ahead of `signal_delay_s`, so to a job of a few minutes as it starts."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +66,7 @@ class Sbatch(SlurmExecutor):
 
 def submitter(launcher: Slurm, shape: JobShape, folder: Path) -> Sbatch:
     """What submits; `folder` holds submitit's files and must be visible to the whole cluster."""
-    executor = Sbatch(folder)
+    executor = Sbatch(folder, python=shlex.join([sys.executable, "-I", "-S", "-c", HELD_BACK]))
     executor.update_parameters(**parameters(launcher, shape))
     return executor
 

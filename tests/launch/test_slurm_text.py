@@ -1,5 +1,7 @@
 """What sbatch gets says what the launcher's settings say, and nothing that was not asked for."""
 
+import shlex
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 
@@ -47,6 +49,16 @@ def test_the_site_s_lines_come_first_then_the_copy_of_the_code_then_srun() -> No
     ]  # fmt: skip
     (srun,) = [line for line in text if line.startswith("srun ")]
     assert "--kill-on-bad-exit=0" in srun and "gpus-per-task" not in "\n".join(text)
+
+
+def test_a_usr2_that_comes_before_a_task_listens_waits_for_its_handler() -> None:
+    task = shlex.split(submitter(settings(), SHAPE, Path("/shared/slurm"))._submitit_command_str)
+    early = (
+        "import os, signal; os.kill(os.getpid(), signal.SIGUSR2); from dflash_exp.stop import StopSignals\n"
+        "with StopSignals() as stop: print(stop.requested)"
+    )
+    ended = subprocess.run([*task[: task.index("-u")], "-c", early], capture_output=True, text=True, timeout=60)
+    assert (ended.returncode, ended.stdout) == (0, "SIGUSR2\n"), ended.stderr
 
 
 def test_what_sbatch_knows_and_no_key_of_ours_does_goes_through() -> None:

@@ -99,7 +99,7 @@ def test_a_run_interrupted_in_every_way_ends_as_if_it_had_not_been(cluster: Clus
 
 def test_a_job_out_of_time_goes_back_to_the_queue_as_often_as_it_may(cluster: Cluster) -> None:
     run_dir = cluster.folder / "timeout"
-    limits = ["hydra.launcher.timeout_min=1", "hydra.launcher.signal_delay_s=50", "hydra.launcher.max_requeues=1"]
+    limits = ["hydra.launcher.timeout_min=1", "hydra.launcher.signal_delay_s=40", "hydra.launcher.max_requeues=1"]
     cluster.train("epochs=400", f"run_dir={run_dir}", "hydra/launcher=slurm", *limits, step_s=0.5)
     assert cluster.has_ended(run_dir) == "stopped"
     said = said_in(run_dir)
