@@ -259,15 +259,18 @@ def _version(package: str) -> str | None:
 
 
 def git_state() -> dict[str, str] | None:
-    """Revision and uncommitted changes of the checkout that this code runs from, or was copied from; None outside
-    one."""
+    """Revision, uncommitted changes and names of untracked files of the checkout that this code runs from, or was
+    copied from; None outside one."""
     root = Path(__file__).parents[1]
     if (root / GIT).is_file():
         return json.loads((root / GIT).read_text(encoding="utf-8"))
     if not (root / ".git").exists():
         return None
     revision = _git(root, "rev-parse", "HEAD")
-    return None if revision is None else {"revision": revision.strip(), "diff": _git(root, "diff", "HEAD") or ""}
+    if revision is None:
+        return None
+    untracked = _git(root, "ls-files", "--others", "--exclude-standard") or ""
+    return {"revision": revision.strip(), "diff": _git(root, "diff", "HEAD") or "", "untracked": untracked}
 
 
 def _git(root: Path, *arguments: str) -> str | None:

@@ -7,7 +7,8 @@ is taken, shared, for some microseconds; a run that begins in just these would f
 
 import fcntl
 import json
-from collections.abc import Mapping
+import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -155,20 +156,46 @@ class Found:
     run_dir: Path
     overrides: list[str] | None
     """What sweep.json says that the user typed; None outside a sweep."""
+    damage: str | None = None
+    """Why nothing more is known of it, where its sweep.json or the list of its jobs cannot be read."""
 
 
 def find_runs(folder: Path) -> list[Found]:
-    """The run, the jobs of the sweep, or those of all runs and sweeps in the folder; raises ConfigError for none."""
+    """The run, the jobs of the sweep, or those of all runs and sweeps in the folder; raises ConfigError for none.
+
+    A sweep in the folder that cannot be read is one line, which hides nothing beside it.
+    """
     what = "DIR must be the directory of a run or a sweep, or a folder of them"
     if not folder.is_dir():
         raise ConfigError(f"{what}, got {folder}, which is no directory; say where `dflash-exp train` put them")
     found = _runs_of(folder)
     if found is None:
-        inside = [_runs_of(path) for path in sorted(folder.iterdir(), key=_by_number) if path.is_dir()]
-        found = [run for runs in inside for run in runs or []]
+        found = [run for path in sorted(folder.iterdir(), key=_by_number) if path.is_dir() for run in _inside(path)]
     if not found:
         raise ConfigError(f"{what}, got {folder}, which holds none; say where `dflash-exp train` put them")
-    return found
+    return [run if run.damage else replace(run, damage=_damaged_jobs(run.run_dir)) for run in found]
+
+
+def say_damaged(runs: Sequence[Found]) -> None:
+    """A line for each that is left as it is because it cannot be read."""
+    for run in runs:
+        if run.damage is not None:
+            print(f"dflash-exp: {run.damage} ({run.run_dir} is left as it is)", file=sys.stderr)
+
+
+def _inside(folder: Path) -> list[Found]:
+    try:
+        return _runs_of(folder) or []
+    except ConfigError as error:
+        return [Found(folder, None, str(error))]
+
+
+def _damaged_jobs(run_dir: Path) -> str | None:
+    try:
+        jobs_of(run_dir)
+    except ConfigError as error:
+        return str(error)
+    return None
 
 
 def _runs_of(folder: Path) -> list[Found] | None:

@@ -114,6 +114,25 @@ def test_a_damaged_file_is_named_in_one_line_and_hides_no_other_run(
     assert (second, last) == ("stopped    whole   at step 3 of 8", "2 runs: 1 unreadable, 1 stopped")
 
 
+def test_a_damaged_sweep_or_list_of_jobs_hides_no_other_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    make(tmp_path / "whole")
+    (make(tmp_path / "alone") / "submitted").mkdir()
+    (tmp_path / "alone" / "submitted" / "job.json").write_text("[]")
+    (sweep(tmp_path / "odd") / "sweep.json").write_text("{")
+    assert main(["status", str(tmp_path)]) == 0
+    rows = capsys.readouterr().out.splitlines()
+    assert [row.split()[:2] for row in rows[:3]] == [
+        ["unreadable", "alone"],
+        ["unreadable", "odd"],
+        ["stopped", "whole"],
+    ]
+    assert "job.json must hold the run's jobs" in rows[0] and "sweep.json must hold group, analysis and jobs" in rows[1]
+    assert main(["cancel", str(tmp_path)]) == 1
+    said = capsys.readouterr().err.splitlines()
+    assert said[0] == "dflash-exp: nothing runs or waits" and len(said) == 3
+    assert said[2].endswith(f"({tmp_path / 'odd'} is left as it is)")
+
+
 def test_a_result_that_is_no_object_is_named_in_one_line(tmp_path: Path) -> None:
     (make(tmp_path / "run") / "result.json").write_text("[1]")
     with pytest.raises(ConfigError, match=r"result\.json must hold a JSON object, got \[1\]; put it back"):
@@ -172,6 +191,17 @@ def test_watching_ends_when_all_are_finished(tmp_path: Path, capsys: pytest.Capt
 
     watch(run_dir, finish)
     assert [line.split()[0] for line in capsys.readouterr().out.splitlines()[::3]] == ["stopped", "finished"]
+
+
+def test_a_log_gets_the_table_only_when_a_state_has_changed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run_dir, n_pauses = make(tmp_path / "run"), 0
+
+    def pause() -> None:
+        nonlocal n_pauses
+        n_pauses += 1
+
+    watch(run_dir, pause, lambda _: n_pauses == 3)
+    assert capsys.readouterr().out.count("1 run: 1 stopped") == 1
 
 
 def test_logs_are_printed_under_their_names_or_one_rank_s_alone(

@@ -10,7 +10,7 @@ from pathlib import Path
 from dflash_exp.launch import queue
 from dflash_exp.launch.children import DONE, FAILED
 from dflash_exp.queued import held_jobs
-from dflash_exp.run_state import Found, find_runs, run_state
+from dflash_exp.run_state import Found, find_runs, run_state, say_damaged
 from dflash_exp.submitted import jobs_of
 from dflash_exp.suggest import ConfigError, parsed
 from dflash_exp.verbs.verb import Verb
@@ -19,7 +19,8 @@ from dflash_exp.verbs.verb import Verb
 def cancel(arguments: list[str]) -> int:
     """Stop what runs and take what waits out of the queue; all of it can be resumed."""
     folder = Path(parsed(_parser(), arguments, "see dflash-exp cancel --help").dir)
-    runs = find_runs(folder)
+    found = find_runs(folder)
+    runs = [run for run in found if run.damage is None]
     held = held_jobs(run.run_dir for run in runs)
     job_ids = sorted({str(job.job_id) for run in runs for job in jobs_of(run.run_dir) if job.job_id in held})
     here = [run for run in runs if not _in(run, job_ids) and run_state(run.run_dir).word == "running"]
@@ -33,7 +34,8 @@ def cancel(arguments: list[str]) -> int:
             print(f"dflash-exp: {run.run_dir} runs on another machine: stop it there", file=sys.stderr)
     if complaint is not None:
         print(f"dflash-exp: {complaint}", file=sys.stderr)
-    return DONE if complaint is None and len(told) == len(here) else FAILED
+    say_damaged(found)
+    return DONE if complaint is None and len(told) == len(here) and len(runs) == len(found) else FAILED
 
 
 def _counted(number: int, thing: str) -> str:

@@ -7,9 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dflash_exp.launch.children import DONE
+from dflash_exp.launch.children import DONE, WRONG_INPUT
 from dflash_exp.queued import held_jobs
-from dflash_exp.run_state import Found, find_runs, run_state
+from dflash_exp.run_state import Found, find_runs, run_state, say_damaged
 from dflash_exp.stop import StopSignals
 from dflash_exp.submitted import is_submitted, jobs_of
 from dflash_exp.suggest import ConfigError, parsed
@@ -28,7 +28,9 @@ def resume(arguments: list[str]) -> int:
     alone = (folder / "config.yaml").is_file()
     if not alone and not is_submitted(folder) and read_sweep(folder) is None:
         raise ConfigError(f"DIR must be the directory of one run or one sweep, got {folder}; see dflash-exp status")
-    runs = find_runs(folder)
+    found = find_runs(folder)
+    say_damaged(found)
+    runs = [run for run in found if run.damage is None]
     words = {"missing", "stopped"} | ({"failed"} if given.failed or alone else set())
     jobs = {run.run_dir: jobs_of(run.run_dir) for run in runs}
     held = held_jobs(jobs)
@@ -36,7 +38,7 @@ def resume(arguments: list[str]) -> int:
     wanted = [run for run in runs if states[run.run_dir] in words]
     _say(Counter(states.values()), words)
     if not wanted:
-        return DONE
+        return DONE if len(runs) == len(found) else WRONG_INPUT
     from dflash_exp.verbs.submit import alone_in
 
     queued = [] if given.here else [run for run in wanted if jobs[run.run_dir]]
@@ -45,7 +47,8 @@ def resume(arguments: list[str]) -> int:
         with alone_in(folder):
             _submit_again(queued, folder)
     with StopSignals() as stop:
-        return trained_here([_job(run) for run in here], stop) if here else DONE
+        code = trained_here([_job(run) for run in here], stop) if here else DONE
+    return code if code != DONE or len(runs) == len(found) else WRONG_INPUT
 
 
 def _submit_again(runs: list[Found], folder: Path) -> None:

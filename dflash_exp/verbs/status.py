@@ -12,7 +12,6 @@ from dflash_exp.launch.children import DONE
 from dflash_exp.launch.queue import InQueue
 from dflash_exp.queued import held_jobs
 from dflash_exp.run_state import Found, RunState, find_runs, run_state
-from dflash_exp.submitted import jobs_of
 from dflash_exp.suggest import ConfigError, parsed
 from dflash_exp.telemetry.duration import duration
 from dflash_exp.verbs.verb import Verb
@@ -45,10 +44,14 @@ def none_at_work(counts: "Counter[str]") -> bool:
 def watch(
     folder: Path, pause: Callable[[], None], ends: "Callable[[Counter[str]], bool]" = all_finished
 ) -> "Counter[str]":
-    """Show it again and again, in place on a terminal, until the counts of states say that it ends."""
+    """Show it again and again, until the counts of states say that it ends: in place on a terminal, elsewhere (a log)
+    whenever they have changed."""
+    last: Counter[str] | None = None
     while True:
         text, counts = shown(folder)
-        print(f"\033[H\033[2J{text}" if sys.stdout.isatty() else f"{text}\n", flush=True)
+        if sys.stdout.isatty() or counts != last:
+            print(f"\033[H\033[2J{text}" if sys.stdout.isatty() else f"{text}\n", flush=True)
+        last = counts
         if ends(counts):
             return counts
         pause()
@@ -57,8 +60,8 @@ def watch(
 def shown(folder: Path) -> "tuple[str, Counter[str]]":
     """A line for each run and one that counts them; the counts. Raises ConfigError for no runs."""
     runs = find_runs(folder)
-    held, remark = _held([run.run_dir for run in runs if _readable(run.run_dir)])
-    rows = [(_name(run, folder), *_state(run.run_dir, held)) for run in runs]
+    held, remark = _held([run.run_dir for run in runs if run.damage is None])
+    rows = [(_name(run, folder), *_state(run, held)) for run in runs]
     width = max(len(name) for name, _, _ in rows)
     lines = [f"{word:<11}{name:<{width}}  {detail}".rstrip() for name, word, detail in rows]
     counts = Counter(word for _, word, _ in rows)
@@ -79,18 +82,11 @@ def _held(run_dirs: list[Path]) -> tuple[Mapping[str, InQueue], list[str]]:
         return {}, [str(error)]
 
 
-def _readable(run_dir: Path) -> bool:
-    """Whether its jobs can be read; its row says it otherwise."""
+def _state(run: Found, held: Mapping[str, InQueue]) -> tuple[str, str]:
+    if run.damage is not None:
+        return "unreadable", run.damage
     try:
-        jobs_of(run_dir)
-    except ConfigError:
-        return False
-    return True
-
-
-def _state(run_dir: Path, held: Mapping[str, InQueue]) -> tuple[str, str]:
-    try:
-        state = run_state(run_dir, held)
+        state = run_state(run.run_dir, held)
     except ConfigError as error:
         return "unreadable", str(error)
     return state.word, _detail(state)

@@ -201,6 +201,25 @@ def test_cancel_takes_what_waits_out_of_the_queue(
     assert capsys.readouterr().err == "dflash-exp: nothing runs or waits\n"
 
 
+def test_a_job_whose_list_of_jobs_is_damaged_keeps_no_other_from_being_cancelled_and_resumed(
+    world: World, slurm: FakeSlurm, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main(sweep(world, "seed=0,1"))
+    damaged = str(jobs()[0]["run_dir"])
+    (Path("s") / damaged / "submitted" / "job.json").write_text("{")
+    slurm.answers("squeue", "7_1|PENDING|(Priority)\n7_2|RUNNING|gpu00\n")
+    slurm.answers("scancel", "")
+    capsys.readouterr()
+    assert main(["cancel", "s"]) == 1
+    assert slurm.asked("scancel") == ["7_1 7_2"]
+    said = capsys.readouterr().err
+    assert said.startswith("dflash-exp: 2 jobs cancelled\n") and said.count(damaged) == 2
+    slurm.answers("squeue", "")
+    assert main(["resume", "s"]) == 2
+    said = capsys.readouterr().err
+    assert "job.json must hold the run's jobs" in said and "to run: 3 missing" in said and "3 jobs submitted" in said
+
+
 def test_waiting_ends_when_nothing_waits_or_runs_and_a_run_that_did_not_finish_is_a_failure(
     world: World, slurm: FakeSlurm, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
