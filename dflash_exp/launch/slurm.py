@@ -11,8 +11,10 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
+from contextlib import redirect_stderr
 from copy import copy
 from dataclasses import dataclass
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -101,10 +103,11 @@ def parameters(launcher: Slurm, shape: JobShape) -> dict[str, Any]:
 def submit(executor: Sbatch, tasks: Sequence[Callable[[], None]]) -> list[str]:
     """Submit a job for each, and return their ids. Raises ValueError with what sbatch says against it."""
     try:
-        if len(tasks) == 1:
-            return [executor.submit(tasks[0]).job_id]
-        with executor.batch():
-            jobs = [executor.submit(task) for task in tasks]
+        with redirect_stderr(StringIO()):  # submitit prints there what it raises
+            if len(tasks) == 1:
+                return [executor.submit(tasks[0]).job_id]
+            with executor.batch():
+                jobs = [executor.submit(task) for task in tasks]
         return [job.job_id for job in jobs]
     except (FailedJobError, FailedSubmissionError, subprocess.CalledProcessError) as error:
         raise ValueError(f"sbatch refuses the job: {_last_words(error)}") from error
