@@ -107,7 +107,8 @@ def build(config: Config, planned: Planned, first_step: int, outside: Outside) -
     """
     if config.deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when CUDA starts
-    torch.use_deterministic_algorithms(config.deterministic)
+    if config.deterministic != torch.are_deterministic_algorithms_enabled():  # to set it imports the compiler, seconds
+        torch.use_deterministic_algorithms(config.deterministic)
     ranks, n_batches = outside.ranks, config.batches_per_step
     devices = rank_devices(config.topology, ranks.rank)
     here = devices.targets[0]

@@ -24,8 +24,9 @@ from dflash_exp.pipeline.meeting import Meeting, OwnBatch, checksum_of, room
 from dflash_exp.pipeline.stages import Stages, Threads
 from dflash_exp.plan.align import Lpt
 from dflash_exp.ranks import Alone, Group, Ranks
+from tests.lengths import full_or
 
-N_STEPS, N_SESSIONS, SAVE_EVERY = 2000, 50, 5
+N_STEPS, N_SESSIONS, SAVE_EVERY = full_or(2000, 280), full_or(50, 7), 5
 EMPTY = torch.empty(0, dtype=torch.int64)
 
 

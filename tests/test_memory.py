@@ -16,13 +16,12 @@ from dflash_exp.plan.epoch import EpochPlan
 from dflash_exp.plan.memory import Models, UnderWay, drafter_activations, peak_memory
 from dflash_exp.planning import plan_document, plan_run
 from dflash_exp.ranks import Alone
+from tests.lengths import full_or
 
 TOLERANCE = 0.25
 EVENT = "[memory]"
-CASES = [
-    (2048, 512, "float32"), (2048, 4096, "float32"), (8192, 512, "float32"), (8192, 4096, "float32"),
-    (2048, 512, "bfloat16"), (8192, 4096, "bfloat16"),
-]  # fmt: skip
+LARGE = [(8192, 512, "float32"), (8192, 4096, "float32"), (8192, 4096, "bfloat16")]
+CASES = [(2048, 512, "float32"), (2048, 4096, "float32"), (2048, 512, "bfloat16"), *full_or(LARGE, [])]
 """Tokens of a budget, slots of a pass, and what the drafter computes in."""
 
 

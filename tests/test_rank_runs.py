@@ -13,6 +13,7 @@ from dflash_exp.checkpoint import newest_whole
 from dflash_exp.compose import compose
 from dflash_exp.door import to_yaml
 from dflash_exp.launch.local import run_ranks
+from tests.lengths import full_or
 from tests.world import World, make_world, result_of, results_only
 
 SCRIPT = Path(__file__).with_name("rank_script.py")
@@ -166,14 +167,14 @@ def test_a_step_that_is_not_finite_on_one_rank_is_skipped_by_all_and_named(
 
 
 @pytest.mark.slow
-def test_two_thousand_steps_of_two_ranks_with_fifty_stops_train_every_batch_once(
-    tmp_path: Path, cluster: Cluster
-) -> None:
+def test_two_ranks_that_are_stopped_again_and_again_train_every_batch_once(tmp_path: Path, cluster: Cluster) -> None:
     script = Path(__file__).with_name("rank_soak_script.py")
     assert run_ranks([sys.executable, str(script), str(tmp_path)], 2, grace_s=8) == 0
     first, second, alone = (json.loads((tmp_path / f"{n}.json").read_text()) for n in ("rank-0", "rank-1", "alone"))
-    assert sorted(first["trained"] + second["trained"]) == sorted(alone["trained"]) and len(alone["trained"]) > 5000
+    assert sorted(first["trained"] + second["trained"]) == sorted(alone["trained"]) and len(alone["trained"]) > full_or(
+        5000, 700
+    )
     assert all(trained == sorted(trained) for trained in (first["trained"], second["trained"])), "in order"
-    assert first["sessions"] == second["sessions"] > 50
+    assert first["sessions"] == second["sessions"] > full_or(50, 7)
     assert first["weight"] == second["weight"] == pytest.approx(alone["weight"], rel=1e-10)
     assert first["losses"] == second["losses"] == pytest.approx(alone["losses"], rel=1e-10)

@@ -57,9 +57,9 @@ def open_columns(path: Path) -> Columns:
         return _mapped(table, bytes_N)
     whole = table.combine_chunks()
     tokens, supervised = whole["tokens"].chunk(0), whole["supervised"].chunk(0)
-    starts, mask_starts = (column.offsets.to_numpy().astype(np.int64) for column in (tokens, supervised))
+    starts, mask_starts = (_numbers(column.offsets).astype(np.int64) for column in (tokens, supervised))
     return Columns(
-        tokens.values.to_numpy(), supervised.values.to_numpy(zero_copy_only=False).astype(bool, copy=False),
+        _numbers(tokens.values), _numbers(supervised.values.cast(pa.uint8())).view(bool),
         starts[:-1], mask_starts[:-1], np.diff(starts), np.diff(mask_starts), tuple(whole["source"].to_pylist()),
     )  # fmt: skip
 
@@ -80,10 +80,15 @@ def _places(column: pa.ChunkedArray, bytes_N: np.ndarray, n_bytes: int) -> tuple
     base = bytes_N.ctypes.data
     starts, lengths = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
     for piece in column.chunks:
-        offsets = piece.offsets.to_numpy().astype(np.int64)
+        offsets = _numbers(piece.offsets).astype(np.int64)
         starts.append((piece.values.buffers()[1].address - base) // n_bytes + offsets[:-1])
         lengths.append(np.diff(offsets))
     return np.concatenate(starts), np.concatenate(lengths)
+
+
+def _numbers(array: pa.Array) -> np.ndarray:
+    """The same memory; `to_numpy` would first import pandas, most of a second."""
+    return np.from_dlpack(array)
 
 
 def _inside(table: pa.Table, bytes_N: np.ndarray) -> bool:

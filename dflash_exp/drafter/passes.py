@@ -13,7 +13,6 @@ from typing import Protocol
 
 import torch
 from torch import Tensor
-from torch._dynamo.utils import counters
 from torch.nn.attention.flex_attention import BlockMask
 
 from dflash_exp.drafter.flex import Flex, FlexAttention, PaddedShape, block_mask
@@ -110,4 +109,6 @@ class PackedPasses:
 
 def n_compiled() -> int:
     """Graphs that torch compiled in this process so far."""
+    from torch._dynamo.utils import counters  # takes seconds, and who compiles nothing has no use for it
+
     return counters["stats"]["unique_graphs"]

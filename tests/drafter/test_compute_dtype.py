@@ -52,7 +52,7 @@ def test_the_gradient_of_the_context_adds_up_over_many_passes_without_loss(kit):
     features = kit.batch_of([kit.sequence(1, 450)], n_anchors=400)
     narrow = computing_in(BF16, kit.drafter().float())
     _, at_once = gradient_of(kit, narrow, features, slots_per_pass=100_000)
-    _, one_by_one = gradient_of(kit, narrow, features, slots_per_pass=4)
+    _, one_by_one = gradient_of(kit, narrow, features, slots_per_pass=8)
     assert float((at_once - one_by_one).norm() / at_once.norm()) < 2.8e-3
 
 
