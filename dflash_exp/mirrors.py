@@ -10,6 +10,7 @@ from typing import Any
 
 from dflash_exp.config import Config, identity, plain, run_directory
 from dflash_exp.durable import write_folder
+from dflash_exp.launch.queue import at_the_limit
 from dflash_exp.plan.interleave import option_name
 from dflash_exp.run_directory import free_directory
 from dflash_exp.telemetry.mirror import RunLabels, Sink
@@ -71,9 +72,12 @@ class Mirrors:
             self.wandb.log_plan(sorted(folder.iterdir()))
 
     def close(self, status: str, drafter: Path | None, error: str | None) -> None:
-        """No record comes after this; the drafter is uploaded, a failure told."""
+        """No record comes after this; the drafter is uploaded; a failure is told, and a stop that nobody mends."""
         if self.wandb is not None:
-            if status == "stopped":
+            limit = at_the_limit()
+            if status == "stopped" and limit is not None:
+                self.wandb.alert("run stopped for good", limit)
+            elif status == "stopped":
                 self.wandb.mark_preempting()
             if status == "failed":
                 self.wandb.alert("run failed", error or "no error was kept")

@@ -35,6 +35,7 @@ class SlurmTask:
         """Train to the end, or requeue; exits with 75 where a stopped run is left as it is."""
         if not Path(__file__).is_relative_to(self.code):
             sys.exit(f"dflash-exp: the job must run the copy in {self.code}, got {__file__}; can it be read here?")
+        os.environ[queue.LIMIT] = str(self.max_requeues)
         with StopSignals() as stop:  # and not submitit's handlers, which know one rank
             code = packed(self.run_dirs) if self.packed else as_rank(Path(self.run_dirs[0]), stop)
             if code == STOPPED and os.environ["SLURM_PROCID"] == "0":

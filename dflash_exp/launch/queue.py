@@ -15,6 +15,9 @@ TIMEOUT_S = 60
 WAITING = ("PENDING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "SPECIAL_EXIT")
 AT_WORK = ("RUNNING", "CONFIGURING", "COMPLETING", "SUSPENDED", "STOPPED", "SIGNALING", "STAGE_OUT", "RESIZING")
 
+LIMIT = "DFLASH_EXP_MAX_REQUEUES"
+"""The environment's name for how often a job may go back to its queue, for those who want to tell."""
+
 
 class QueueSilent(RuntimeError):
     """Slurm is there and does not answer: what waits or runs is not known."""
@@ -99,6 +102,14 @@ def meeting_point() -> tuple[str, str]:
         first = nodes if done is None else done.stdout.split()[0]
     address = "127.0.0.1" if os.environ.get("SLURM_STEP_NUM_NODES") == "1" else first
     return address, str(20_000 + int(os.environ["SLURM_JOB_ID"]) % 10_000)
+
+
+def at_the_limit() -> str | None:
+    """That this job has gone back to its queue as often as it may; None where it may again, or is in no queue."""
+    limit, before = os.environ.get(LIMIT), os.environ.get("SLURM_RESTART_COUNT", "0")
+    if limit is None or int(before) < int(limit):
+        return None
+    return f"requeued {before} times, which is hydra.launcher.max_requeues={limit}: only dflash-exp resume goes on"
 
 
 def requeue(max_requeues: int) -> Requeued:

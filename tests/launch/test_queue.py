@@ -4,7 +4,16 @@ from pathlib import Path
 
 import pytest
 
-from dflash_exp.launch.queue import InQueue, QueueSilent, in_queue, meeting_point, own_job_id, requeue, with_comment
+from dflash_exp.launch.queue import (
+    InQueue,
+    QueueSilent,
+    at_the_limit,
+    in_queue,
+    meeting_point,
+    own_job_id,
+    requeue,
+    with_comment,
+)
 from tests.launch.conftest import FakeSlurm
 
 IN_JOB = {"SLURM_JOB_ID": "7", "SLURM_ARRAY_JOB_ID": "7", "SLURM_ARRAY_TASK_ID": "3", "SLURM_STEP_NODELIST": "n[04-05]"}
@@ -51,6 +60,17 @@ def test_a_job_is_found_by_its_comment(slurm: FakeSlurm) -> None:
 def test_without_slurm_nothing_is_in_its_queue(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     assert in_queue(["7"]) == {}
+
+
+def test_a_job_at_its_limit_says_so_and_one_that_is_not_or_is_in_no_queue_does_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert at_the_limit() is None
+    monkeypatch.setenv("DFLASH_EXP_MAX_REQUEUES", "2")
+    assert at_the_limit() is None
+    monkeypatch.setenv("SLURM_RESTART_COUNT", "2")
+    said = "requeued 2 times, which is hydra.launcher.max_requeues=2: only dflash-exp resume goes on"
+    assert at_the_limit() == said
 
 
 def test_a_task_goes_back_alone_and_not_its_whole_array(in_job: FakeSlurm) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from dflash_exp.mirrors import Mirrors
 from dflash_exp.telemetry.mirror import WandbArtifacts, WandbMode
 from dflash_exp.telemetry.wandb_client import chosen_mode
 from dflash_exp.telemetry.wandb_sink import open_wandb
@@ -166,6 +167,17 @@ def test_people_are_written_to_only_if_they_want_to_be(alerts: bool, server: Fak
     sink.alert("failed " + "x" * 99, "loss is not finite at step 7")
     sink.close("failed")
     assert server.alerts == ([("failed " + "x" * 57, "loss is not finite at step 7")] if alerts else [])
+
+
+def test_a_stop_that_no_requeue_mends_is_told(
+    server: FakeWandb, run_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DFLASH_EXP_MAX_REQUEUES", "1")
+    monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
+    Mirrors(opened(run_dir, [], replace(OPTIONS, alerts=True)), None).close("stopped", None, None)
+    ((title, text),) = server.alerts
+    assert title == "run stopped for good" and text.endswith("max_requeues=1: only dflash-exp resume goes on")
+    assert not server.runs[ID].preempting
 
 
 @pytest.mark.parametrize(
