@@ -171,7 +171,7 @@ def test_a_failure_in_any_loop_surfaces_with_its_own_traceback_and_the_batch_s_n
     started_s = time.monotonic()
     with pytest.raises(ArithmeticError, match=f"the {stage}'s own") as caught:
         run_overlapped(steps_of(40, 2), stages, overlapped(), after, no_stall)
-    assert time.monotonic() - started_s < 5.0
+    assert time.monotonic() - started_s < 30
     frames = [frame.name for frame in traceback.extract_tb(caught.value.__traceback__)]
     assert ("after" if stage == "after" else "fail_at_five") in frames
     if stage != "after":
@@ -183,7 +183,7 @@ def test_a_stage_that_is_silent_too_long_is_named_and_the_line_fails() -> None:
 
     def target(batch: TokenBatch) -> TargetFeatures:
         if batch.plan.number == 3:
-            stuck.wait(3.0)
+            stuck.wait(60.0)
         return stages.target(batch)
 
     with pytest.raises(StageStalled, match=r"pipeline\.stall_timeout_s=0\.2 s, got: prefetch .*target-0 busy"):
@@ -199,13 +199,13 @@ def test_a_long_wait_for_a_slow_stage_is_no_stall() -> None:
     stages = Arithmetic(0)
 
     def target(batch: TokenBatch) -> TargetFeatures:
-        time.sleep(0.12)
+        time.sleep(0.4)
         return stages.target(batch)
 
     log = Log()
-    config = overlapped(stall_timeout_s=0.4)
+    config = overlapped(stall_timeout_s=2.0)
     run_overlapped(steps_of(6, 6), replace(stages.stages(), targets=[target]), config, log, no_stall)
-    assert len(log.results) == 1 and log.timings[0].drafter.wait_s > 0.4
+    assert len(log.results) == 1 and log.timings[0].drafter.wait_s > 2.0
 
 
 def loops() -> list[threading.Thread]:
@@ -221,7 +221,7 @@ def test_an_interrupt_in_the_supervisor_waits_for_no_loop_and_stops_them_all() -
     stuck = threading.Event()
 
     def target(batch: TokenBatch) -> TargetFeatures:
-        stuck.wait(3.0)
+        stuck.wait(60.0)
         return stages.target(batch)
 
     began_s = time.monotonic()
@@ -230,7 +230,7 @@ def test_an_interrupt_in_the_supervisor_waits_for_no_loop_and_stops_them_all() -
             steps_of(40, 1), replace(stages.stages(), targets=[target]), overlapped(stall_timeout_s=0.1), Log(),
             interrupt,
         )  # fmt: skip
-    assert time.monotonic() - began_s < 1.5
+    assert time.monotonic() - began_s < 30
     stuck.set()
     for loop in loops():
         loop.join(5.0)
