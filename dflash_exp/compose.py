@@ -7,9 +7,7 @@ Of Hydra 1.3 this uses the loader beneath `hydra.main`, which `hydra.main` would
 """
 
 import argparse
-import re
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -22,22 +20,21 @@ from hydra._internal.utils import create_config_search_path, get_args_parser
 from hydra.core.config_loader import ConfigLoader
 from hydra.core.config_search_path import SearchPathQuery
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.errors import ConfigCompositionException, HydraException, MissingConfigException, OverrideParseException
+from hydra.errors import ConfigCompositionException
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
 
 from dflash_exp.analysis import Analysis
 from dflash_exp.config import Config, identity
 from dflash_exp.data.preparation import Preparation
 from dflash_exp.door import checked, checked_analysis, checked_launcher, checked_preparation, load
+from dflash_exp.hydra_errors import one_line_errors
 from dflash_exp.launch.launchers import InTurn, Launcher
-from dflash_exp.options import conf_directory, own_directory
+from dflash_exp.options import CONFIG_NAME, conf_directory, own_directory
 from dflash_exp.plan.seeds import named_rng
-from dflash_exp.suggest import ConfigError, one_line, parsed, unknown_key, unknown_option
+from dflash_exp.suggest import ConfigError, one_line, parsed
 from dflash_exp.sweep_directory import names
 
-CONFIG_NAME = "config"
 IN_TURN = InTurn(stop_at_failure=False)
 LENGTHS = ("epochs", "steps", "tokens")
 OF_NO_RUN = ("hydra", "analysis", "prepare")
@@ -82,7 +79,7 @@ def compose_jobs(arguments: list[str]) -> list[Job]:
     if args.config_name or args.config_path or args.experimental_rerun:
         raise ConfigError("--config-name, --config-path and --experimental-rerun have no use here; see --config-dir")
     hydra = _hydra(args.config_dir)
-    with _one_line_errors(hydra.config_loader, args.overrides):
+    with one_line_errors(hydra.config_loader, args.overrides):
         if _answered(hydra, args):
             return []
         composed = _composed(hydra.config_loader, args.overrides, args.multirun)
@@ -254,52 +251,3 @@ def _placed(job: Job, run_dir: Path) -> Job:
     telemetry = job.config.telemetry
     grouped = replace(telemetry, wandb=replace(telemetry.wandb, group=telemetry.wandb.group or run_dir.parent.name))
     return replace(job, config=replace(job.config, run_dir=str(run_dir), telemetry=grouped))
-
-
-@contextmanager
-def _one_line_errors(loader: ConfigLoader, overrides: list[str]) -> Iterator[None]:
-    try:
-        yield
-    except MissingConfigException as error:
-        group, _, option = (error.missing_cfg_file or "").rpartition("/")
-        if error.options is None or not group:
-            raise ConfigError(one_line(str(error))) from error
-        raise ConfigError(unknown_option(group, option, error.options)) from error
-    except OverrideParseException as error:
-        written = error.override or "an override"
-        raise ConfigError(
-            f"`{written}` cannot be read: {_grammar(error)}; write key=value, quoted for the shell"
-        ) from error
-    except ValueError as error:
-        if not str(error).startswith("Config group override"):
-            raise
-        raise ConfigError(f"{one_line(str(error))}; a group takes one of its options") from error
-    except (HydraException, OmegaConfBaseException) as error:
-        raise ConfigError(_explained(error, loader, overrides)) from error
-
-
-def _grammar(error: OverrideParseException) -> str:
-    return "there is no `=`" if "missing EQUAL" in error.message else one_line(error.message.partition("\nSee")[0])
-
-
-def _explained(error: Exception, loader: ConfigLoader, overrides: list[str]) -> str:
-    unknown = re.search(r"Could not override '([^']*)'", str(error))
-    if unknown:
-        choices = [override for override in overrides if loader.get_group_options(override.partition("=")[0])]
-        composed = OmegaConf.to_container(_loaded(loader, choices, RunMode.MULTIRUN), resolve=False)
-        assert isinstance(composed, dict)
-        if not unknown[1].startswith("hydra"):
-            del composed["hydra"]
-        return unknown_key(unknown[1], _dotted_keys(composed))
-    if str(error).startswith("Ambiguous value"):
-        return f"{one_line(str(error).splitlines()[0])}; to sweep over it add -m, for a list write key=[a,b]"
-    return one_line(str(error))
-
-
-def _dotted_keys(values: Mapping[Any, Any], prefix: str = "") -> list[str]:
-    keys = []
-    for name, value in values.items():
-        keys.append(f"{prefix}{name}")
-        if isinstance(value, Mapping):
-            keys.extend(_dotted_keys(value, f"{prefix}{name}."))
-    return [key for key in keys if not key.endswith("_target_")]

@@ -159,11 +159,20 @@ def _prepared(values: dict[str, Any], schema_class: type, prefix: str) -> dict[s
             if not isinstance(value, dict):
                 raise ConfigError(_wrong_type(f"{prefix}{name}", hint, value))
             prepared[name] = _prepared(value, hint, f"{prefix}{name}.")
+        elif isinstance(value, (dict, list)) and not _takes(hint, type(value)):
+            raise ConfigError(_wrong_type(f"{prefix}{name}", hint, value))
         elif isinstance(value, float) and math.isnan(value):
             raise ConfigError(f"{prefix}{name} must be a number, got nan")
         elif not (name == "_target_" and prefix.count(".") == 1):
             prepared[name] = _enum_name(hint, value)
     return prepared
+
+
+def _takes(hint: Any, kind: type) -> bool:
+    """Whether a value of this kind, list or dict, may be right; of a key that nobody knows something else is said."""
+    if get_origin(hint) in (Union, UnionType):
+        return any(_takes(part, kind) for part in get_args(hint))
+    return hint in (None, Any, kind) or get_origin(hint) is kind
 
 
 def _enum_name(hint: object, value: object) -> object:

@@ -6,6 +6,9 @@
 import os
 from pathlib import Path
 
+CONFIG_NAME = "config"
+"""The root configuration, without its suffix."""
+
 
 def conf_directory() -> Path:
     """The folder of config.yaml and the groups; `sweeps` is its neighbour in both layouts."""

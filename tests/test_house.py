@@ -67,7 +67,7 @@ MAY_SEE: dict[str, set[str]] = {
 """Rooms of the house with a rule, and the rooms that each may import from."""
 
 NOT_IN_PLAN = {"torch", "transformers", "os", "io", "pathlib", "time", "datetime", "random", "secrets"}
-CONFIGURATION = {"config", "cli", "compose", "door", "options"}
+CONFIGURATION = {"config", "cli", "compose", "hydra_errors", "door", "options"}
 ONLY_IN = {
     "hydra": CONFIGURATION,
     "omegaconf": CONFIGURATION,

@@ -1,4 +1,4 @@
-"""The script as a process: help without heavy imports, the same from any directory, in a clone and in an installed wheel."""
+"""The script as a process: help without heavy imports, the same from any directory, in a clone and in a wheel."""
 
 import os
 import shutil
