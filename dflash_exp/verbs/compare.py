@@ -14,7 +14,7 @@ def compare(arguments: list[str]) -> int:
     from dflash_exp import comparison
 
     options = comparison.Options(given.metric, given.baseline, None if given.out is None else Path(given.out))
-    report, out = comparison.compare([Path(folder) for folder in given.dirs], options)
+    report, out = comparison.compare(given.dirs, options)
     if report.look != "final":
         print(f"{report.look}:")
     for line in report.cautions:
@@ -28,7 +28,10 @@ def compare(arguments: list[str]) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="dflash-exp compare", add_help=False, allow_abbrev=False)
     parser.add_argument(
-        "dirs", metavar="DIR", nargs="+", help="a sweep; or several, or runs, that are compared together"
+        "dirs",
+        metavar="DIR",
+        nargs="+",
+        help="a sweep; or several, or runs, or wandb:ENTITY/PROJECT/GROUP, compared together",
     )
     parser.add_argument("--baseline", metavar="ARM", help="another arm to hold all against: interleave=shuffle")
     parser.add_argument("--metric", metavar="NAME", help="another metric to judge by: tau_pooled")
