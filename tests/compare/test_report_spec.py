@@ -97,6 +97,12 @@ def test_runs_that_are_in_no_project_have_no_charts(tmp_path: Path) -> None:
     assert found["runsets"] == [] and "panels" not in {block["kind"] for block in found["blocks"]}
 
 
+def test_what_no_run_has_recorded_has_no_chart(tmp_path: Path) -> None:
+    begun = [Job(arm, 0, 3.0, status=None, n_records=0, config=PROJECT) for arm in LOSSES]
+    found = spec_of(report(write_jobs(tmp_path, begun)), pictures())
+    assert len(found["runsets"]) == 1 and "panels" not in {block["kind"] for block in found["blocks"]}
+
+
 def test_a_title_is_no_longer_than_w_and_b_takes_it(tmp_path: Path) -> None:
     gathered = gather(sweep_of(tmp_path, LOSSES, ANALYSIS))
     question, frozen = question_of([gathered], Options(None, None, None))
@@ -109,7 +115,7 @@ def test_a_title_is_no_longer_than_w_and_b_takes_it(tmp_path: Path) -> None:
         ({}, []),
         ({"optim.lr": {"a": 1, "b": 2}}, ["optim.lr"]),
         (
-            {"interleave.width": {"a": "-", "b": 1}, "interleave._target_": {"a": "S", "b": "J"}},
+            {"align.cost": {"a": "-", "b": 1}, "interleave._target_": {"a": "S", "b": "J"}},
             ["interleave._target_"],
         ),
         (
