@@ -12,6 +12,7 @@ from dflash_exp.config import Config, identity, plain, run_directory
 from dflash_exp.durable import write_folder
 from dflash_exp.plan.interleave import option_name
 from dflash_exp.run_directory import free_directory
+from dflash_exp.suggest import ConfigError
 from dflash_exp.sweep_directory import read_sweep
 from dflash_exp.telemetry.mirror import BESIDE, RunLabels, Sink
 from dflash_exp.telemetry.trackio_sink import open_trackio
@@ -37,7 +38,10 @@ def run_labels(
 
 def beside(run_dir: Path, plan: Mapping[str, Any], where: Mapping[str, Any], overrides: Sequence[str]) -> list[Any]:
     """Of each of `BESIDE` what it holds."""
-    sweep = read_sweep(run_dir.parent)
+    try:
+        sweep = read_sweep(run_dir.parent)
+    except ConfigError:  # a damaged sweep.json stops no run
+        sweep = None
     jobs = [] if sweep is None else [entry for entry in sweep.entries if entry.run_dir == run_dir.name]
     typed = jobs[0].overrides if jobs else list(overrides)
     figures = {name: plan[name] for name in FIGURES}

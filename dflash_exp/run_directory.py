@@ -193,9 +193,11 @@ def _configuration_there(run_dir: Path) -> dict[str, Any]:
 
 
 def overrides_there(run_dir: Path) -> list[str]:
-    """What was typed for the run when it was begun; nothing where that is not there."""
-    path = run_dir / "overrides.yaml"
-    held = yaml.safe_load(path.read_text(encoding="utf-8")) if path.is_file() else None
+    """What was typed for the run when it was begun; nothing where that cannot be read: no run depends on it."""
+    try:
+        held = yaml.safe_load((run_dir / "overrides.yaml").read_text(encoding="utf-8"))
+    except (OSError, ValueError, yaml.YAMLError):
+        return []
     return [str(each) for each in held] if isinstance(held, list) else []
 
 

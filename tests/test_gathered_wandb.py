@@ -129,3 +129,5 @@ def test_a_sweep_s_job_is_mirrored_with_what_its_sweep_says(tmp_path: Path) -> N
     typed = ["interleave=shuffle", "seed=0", "sweeps=test"]
     assert rest == [{"revision": "a"}, ["H200"], {"torch": "2"}, ["dflash-exp"], typed, ANALYSIS]
     assert beside(tmp_path / "alone", plan, where, ["typed"])[-2:] == [["typed"], None]
+    (sweep_dir / "sweep.json").write_text("{")
+    assert beside(run_dir, plan, where, ["typed"])[-2:] == [["typed"], None], "no run fails for it"
