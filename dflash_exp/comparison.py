@@ -1,7 +1,8 @@
-"""A sweep's directory, or several, -> its comparison, from files alone; the verb `compare`.
+"""Sweeps, runs or groups of W&B -> their comparison; the verb `compare`.
 
-In: directories and what the user asks. Out: a folder with the page, its figures, Markdown, runs.csv and compare.json.
-What the sweep is judged by stands in its sweep.json; whatever else is asked is headed exploratory.
+In: places and what the user asks. Out: a folder with the page, its figures, Markdown, runs.csv, compare.json and
+report_spec.json. A place is a directory, of which files alone are read, or `wandb:ENTITY/PROJECT/GROUP`. What the sweep
+is judged by was frozen with it; whatever else is asked is headed exploratory.
 """
 
 import shlex
@@ -11,22 +12,18 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from dflash_exp.analysis import METRICS
 from dflash_exp.compare.arms import block_of
 from dflash_exp.compare.figures import Picture, pictures
 from dflash_exp.compare.judged import Question
 from dflash_exp.compare.page import files_of
 from dflash_exp.compare.report import Asked, Report, report_of
-from dflash_exp.compare.runs import Run, read_run
-from dflash_exp.config import leaves, plain
+from dflash_exp.compare.runs import Run
 from dflash_exp.durable import write_whole
+from dflash_exp.gathered import Gathered, gather
+from dflash_exp.gathered_wandb import PREFIX, gather_group
 from dflash_exp.nothing_learned import curves_of, has_losses
-from dflash_exp.run_state import Found, find_runs, run_state
-from dflash_exp.submitted import frozen_config
 from dflash_exp.suggest import ConfigError, did_you_mean
-from dflash_exp.sweep_directory import Sweep, read_sweep
 
 FOLDER, PAGE = "compare", "compare.html"
 MARGIN, SEEDS = 0.01, 3
@@ -35,58 +32,39 @@ MARGIN, SEEDS = 0.01, 3
 
 @dataclass(frozen=True)
 class Options:
-    """What the user asks beside the directories; None: as the sweep says."""
+    """What the user asks beside the places; None: as the sweep says."""
 
     metric: str | None
     baseline: str | None
     out: Path | None
 
 
-@dataclass(frozen=True)
-class Gathered:
-    """What lies in one of the directories."""
-
-    folder: Path
-    sweep: Sweep | None
-    runs: list[Found]
-
-
-def compare(folders: Sequence[Path], options: Options) -> tuple[Report, Path]:
+def compare(places: Sequence[str], options: Options) -> tuple[Report, Path]:
     """Compare, write, and say where; raises ConfigError."""
-    gathered = [gather(folder) for folder in folders]
+    gathered = [gather_group(place) if place.startswith(PREFIX) else gather(Path(place)) for place in places]
     question, frozen = question_of(gathered, options)
-    runs = [read(one.folder, found) for one in gathered for found in one.runs]
-    group = ", ".join(dict.fromkeys(one.sweep.group if one.sweep else one.folder.name for one in gathered))
-    curves, remark = curves_of(_of_one_seed(runs, [found for one in gathered for found in one.runs]))
-    asked = Asked(group, frozen, _commands(runs, folders, options), [] if remark is None else [remark])
+    runs = [run for one in gathered for run in one.runs]
+    curves, remark = curves_of(_of_one_seed(gathered))
+    remarks = [line for one in gathered for line in one.remarks] + ([] if remark is None else [remark])
+    group = ", ".join(dict.fromkeys(one.group for one in gathered))
+    asked = Asked(group, frozen, _commands(runs, places, options), remarks)
     try:
         report = report_of(runs, question, asked)
     except ValueError as error:
         raise ConfigError(f"{error}; --baseline takes one of them") from error
-    return report, write(report, pictures(report, curves), options.out or folders[0] / FOLDER)
+    return report, write(report, pictures(report, curves), options.out or _beside(places[0]))
 
 
-def _of_one_seed(runs: Sequence[Run], found: Sequence[Found]) -> list[Path]:
+def _beside(place: str) -> Path:
+    """In the directory of a sweep; of a group of W&B, in the current one."""
+    return Path(FOLDER) if place.startswith(PREFIX) else Path(place) / FOLDER
+
+
+def _of_one_seed(gathered: Sequence[Gathered]) -> list[Path]:
     """The directories of all runs of the first seed of which one keeps its sequences' losses."""
-    whose = {block_of(run) for run, each in zip(runs, found, strict=True) if has_losses(each.run_dir)}
-    begun = [(run, each.run_dir) for run, each in zip(runs, found, strict=True) if len(run.buckets)]
-    return [run_dir for run, run_dir in begun if block_of(run) in sorted(whose)[:1]]
-
-
-def gather(folder: Path) -> Gathered:
-    """The jobs of a sweep, a run, or the runs of a folder of them; raises ConfigError for anything else."""
-    sweep = read_sweep(folder) if folder.is_dir() else None
-    runs = find_runs(folder) if folder.is_dir() and (sweep or _has_runs(folder)) else []
-    if not runs or any(found.run_dir.parent != folder and found.run_dir != folder for found in runs):
-        raise ConfigError(
-            f"DIR must be the directory of a sweep, of a run or of several runs, got {folder}; "
-            "`dflash-exp status` shows what is there"
-        )
-    return Gathered(folder, sweep, runs)
-
-
-def _has_runs(folder: Path) -> bool:
-    return (folder / "config.yaml").is_file() or any(folder.glob("*/config.yaml"))
+    there = [pair for one in gathered if one.run_dirs for pair in zip(one.runs, one.run_dirs, strict=True)]
+    whose = {block_of(run) for run, run_dir in there if has_losses(run_dir)}
+    return [run_dir for run, run_dir in there if len(run.buckets) and block_of(run) in sorted(whose)[:1]]
 
 
 def question_of(gathered: Sequence[Gathered], options: Options) -> tuple[Question, dict[str, Any] | None]:
@@ -94,11 +72,11 @@ def question_of(gathered: Sequence[Gathered], options: Options) -> tuple[Questio
     if options.metric is not None and options.metric not in METRICS:
         mend = did_you_mean(options.metric, METRICS) or f"; the metrics are {', '.join(METRICS)}"
         raise ConfigError(f"--metric must be a metric of runs, got {options.metric}{mend}")
-    held = [one.sweep.analysis if one.sweep else None for one in gathered]
+    held = [one.analysis for one in gathered]
     if any(analysis != held[0] for analysis in held) and None in (options.metric, options.baseline):
         raise ConfigError(
-            f"DIRs must be judged by one analysis, {gathered[0].folder} and "
-            f"{next(one.folder for one, own in zip(gathered, held, strict=True) if own != held[0])} have their own; "
+            f"DIRs must be judged by one analysis, {gathered[0].place} and "
+            f"{next(one.place for one, own in zip(gathered, held, strict=True) if own != held[0])} have their own; "
             "say --metric and --baseline, for an exploratory look"
         )
     frozen = held[0] if all(analysis == held[0] for analysis in held) else None
@@ -123,42 +101,12 @@ def _question(frozen: dict[str, Any] | None, options: Options) -> Question:
     )
 
 
-def read(folder: Path, found: Found) -> Run:
-    """A run with its configuration and its state; raises ConfigError where a file is damaged."""
-    state, path = run_state(found.run_dir), found.run_dir / "config.yaml"
-    overrides = found.overrides if found.overrides is not None else _typed(found.run_dir)
-    config = leaves(_yaml(path)) if path.is_file() else leaves(plain(frozen_config(found.run_dir)))
-    if not config.keys() >= {"seed", "seeds.init", "seeds.data", "seeds.anchors", "seeds.order"}:
-        raise ConfigError(f"{path} must hold a run's configuration, got one without its seeds; put it back")
-    try:
-        return read_run(found.run_dir, tuple(overrides), config, state.word, state.error)
-    except ValueError as error:
-        raise ConfigError(str(error)) from error
-
-
-def _typed(run_dir: Path) -> list[str]:
-    """What overrides.yaml says; nothing where it is not there."""
-    path = run_dir / "overrides.yaml"
-    held = _yaml(path) if path.is_file() else []
-    return [str(each) for each in held] if isinstance(held, list) else []
-
-
-def _yaml(path: Path) -> Any:
-    try:
-        return yaml.load(path.read_text(encoding="utf-8"), Loader=yaml.CSafeLoader)
-    except (OSError, ValueError, yaml.YAMLError) as error:
-        reason = " ".join(str(error).split())
-        raise ConfigError(
-            f"{path} must be YAML as the run wrote it, got what cannot be read ({reason:.80}); put it back"
-        ) from error
-
-
-def _commands(runs: Sequence[Run], folders: Sequence[Path], options: Options) -> list[str]:
+def _commands(runs: Sequence[Run], places: Sequence[str], options: Options) -> list[str]:
     """What trained the first run that says so, and what compares them."""
     typed = next((run.environment["command"] for run in runs if run.environment.get("command")), None)
     given = {"--metric": options.metric, "--baseline": options.baseline}
     asked = [part for name, value in given.items() if value is not None for part in (name, value)]
-    compares = shlex.join(["dflash-exp", "compare", *(str(folder) for folder in folders), *asked])
+    compares = shlex.join(["dflash-exp", "compare", *places, *asked])
     return [compares] if typed is None else [shlex.join(["dflash-exp", *typed[1:]]), compares]
 
 

@@ -13,13 +13,18 @@ from dflash_exp.durable import write_folder
 from dflash_exp.launch.queue import at_the_limit
 from dflash_exp.plan.interleave import option_name
 from dflash_exp.run_directory import free_directory
-from dflash_exp.telemetry.mirror import RunLabels, Sink
+from dflash_exp.suggest import ConfigError
+from dflash_exp.sweep_directory import read_sweep
+from dflash_exp.telemetry.mirror import BESIDE, RunLabels, Sink
 from dflash_exp.telemetry.trackio_sink import open_trackio
 from dflash_exp.telemetry.wandb_sink import WandbSink, open_wandb
 
 
-def run_labels(config: Config, run_dir: Path, plan: Mapping[str, Any], where: Mapping[str, Any]) -> RunLabels:
-    """`plan` is plan.json, `where` environment.json. The client adds the tags and job type of `telemetry.wandb`."""
+def run_labels(
+    config: Config, run_dir: Path, plan: Mapping[str, Any], where: Mapping[str, Any], overrides: Sequence[str]
+) -> RunLabels:
+    """`plan` is plan.json, `where` environment.json, `overrides` what was typed; where the run is a sweep's job, its
+    sweep.json says that, and what it is judged by. The client adds the tags and job type of `telemetry.wandb`."""
     number = run_dir.name.removeprefix(run_directory(config).name)  # "-2" of a run that stands beside another
     kinds = [option_name(config.interleave), option_name(config.buckets), config.target.path, config.name]
     return RunLabels(
@@ -28,9 +33,21 @@ def run_labels(config: Config, run_dir: Path, plan: Mapping[str, Any], where: Ma
         group=config.telemetry.wandb.group,
         job_type="train",
         tags=[*dict.fromkeys(kinds)],
-        config=plain(config)
-        | {"plan_figures": {name: plan[name] for name in FIGURES}, "git": where["git"], "devices": where["devices"]},
+        config=plain(config) | dict(zip(BESIDE, beside(run_dir, plan, where, overrides), strict=True)),
     )
+
+
+def beside(run_dir: Path, plan: Mapping[str, Any], where: Mapping[str, Any], overrides: Sequence[str]) -> list[Any]:
+    """Of each of `BESIDE` what it holds."""
+    try:
+        sweep = read_sweep(run_dir.parent)
+    except ConfigError:  # a damaged sweep.json stops no run
+        sweep = None
+    jobs = [] if sweep is None else [entry for entry in sweep.entries if entry.run_dir == run_dir.name]
+    typed = jobs[0].overrides if jobs else list(overrides)
+    figures = {name: plan[name] for name in FIGURES}
+    analysis = sweep.analysis if sweep is not None and jobs else None
+    return [figures, *(where[key] for key in ("git", "devices", "packages", "command")), typed, analysis]
 
 
 FIGURES = (

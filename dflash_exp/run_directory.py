@@ -192,6 +192,15 @@ def _configuration_there(run_dir: Path) -> dict[str, Any]:
     raise ValueError(f"{path} must hold the run's configuration, got {held!r:.60}; {PUT_BACK}")
 
 
+def overrides_there(run_dir: Path) -> list[str]:
+    """What was typed for the run when it was begun; nothing where that cannot be read: no run depends on it."""
+    try:
+        held = yaml.safe_load((run_dir / "overrides.yaml").read_text(encoding="utf-8"))
+    except (OSError, ValueError, yaml.YAMLError):
+        return []
+    return [str(each) for each in held] if isinstance(held, list) else []
+
+
 def planned_there(run_dir: Path) -> dict[str, Any]:
     """The run's plan.json. Raises ValueError where it is damaged."""
     return read_object(run_dir / "plan.json", PLAN_HASHES, PUT_BACK)

@@ -24,6 +24,7 @@ from dflash_exp.run_directory import (
     create,
     environment,
     note_session,
+    overrides_there,
 )
 from dflash_exp.stop import StopSignals
 from dflash_exp.telemetry.sinks import check_holds, discard_after
@@ -108,7 +109,8 @@ def built_as_before(opening: Opening, first_step: int, outside: Outside) -> Buil
 def mirrors_of(opening: Opening, where: dict[str, Any], console: LastingConsole) -> Mirrors:
     """The mirrors that the configuration asks for. Raises ValueError where one is not installed."""
     config, run_dir = opening.config, opening.run_dir
-    return open_mirrors(config, run_dir, run_labels(config, run_dir, opening.document, where), console.say)
+    typed = overrides_there(run_dir) if begun(run_dir) else opening.overrides
+    return open_mirrors(config, run_dir, run_labels(config, run_dir, opening.document, where, typed), console.say)
 
 
 def begin(opening: Opening, built: Built, where: dict[str, Any], metrics_bytes: int) -> dict[str, int]:

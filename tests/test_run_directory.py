@@ -20,6 +20,7 @@ from dflash_exp.run_directory import (
     free_file,
     locked,
     note_session,
+    overrides_there,
     place,
     taken,
     write_json,
@@ -37,6 +38,16 @@ def test_a_new_run_says_what_it_is_before_its_first_step(tmp_path: Path) -> None
     assert list(yaml.safe_load((run_dir / "config.yaml").read_text("utf-8"))) == list(config)
     assert yaml.safe_load((run_dir / "overrides.yaml").read_text()) == ["steps=3", "seed=1"]
     assert json.loads((run_dir / "plan.json").read_text()) == plan
+
+
+def test_what_was_typed_is_read_back_and_no_run_fails_where_it_cannot_be(tmp_path: Path) -> None:
+    create(tmp_path, {}, ["steps=3", "seed=1"], {}, {})
+    assert overrides_there(tmp_path) == ["steps=3", "seed=1"]
+    for damaged in ("[", "3"):
+        (tmp_path / "overrides.yaml").write_text(damaged)
+        assert overrides_there(tmp_path) == []
+    (tmp_path / "overrides.yaml").unlink()
+    assert overrides_there(tmp_path) == []
 
 
 INPUTS = {"train_sha256": "t", "target_fingerprint": "w"}

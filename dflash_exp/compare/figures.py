@@ -74,16 +74,23 @@ def pictures(report: Report, composition: Mapping[str, np.ndarray]) -> list[Pict
 
 def _of_buckets(report: Report) -> list[Picture]:
     """The probe's losses by bucket, else those of the steps."""
-    fields = {field for arm in report.arms for run in arm.runs.values() for field in run.columns}
-    for pattern, caption in ((PROBE_BUCKET, "On held-out conversations."), (TRAIN_BUCKET, "Of the steps.")):
+    shown = bucket_fields(report.arms)
+    if not shown:
+        return []
+    figure = figures_curves.bucket_figure(drawn_arms(report.arms, report.baseline), shown)
+    of = "On held-out conversations." if next(iter(shown.values())).startswith("probe/") else "Of the steps."
+    caption = f"{of} Buckets are in the order of their lengths."
+    return [Picture("buckets", "Loss by bucket", caption, figure)]
+
+
+def bucket_fields(arms: Sequence[Arm]) -> dict[int, str]:
+    """The field of each bucket that is shown: the probe's, else the steps'; empty where the runs have neither."""
+    fields = {field for arm in arms for run in arm.runs.values() for field in run.columns}
+    for pattern in (PROBE_BUCKET, TRAIN_BUCKET):
         matched = {int(match[1]): field for field in fields if (match := pattern.match(field))}
         if matched:
-            shown = dict(sorted(matched.items())[:MOST_PANELS])
-            figure = figures_curves.bucket_figure(drawn_arms(report.arms, report.baseline), shown)
-            return [
-                Picture("buckets", "Loss by bucket", f"{caption} Buckets are in the order of their lengths.", figure)
-            ]
-    return []
+            return dict(sorted(matched.items())[:MOST_PANELS])
+    return {}
 
 
 def _of_orders(report: Report) -> list[Picture]:

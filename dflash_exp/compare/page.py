@@ -1,4 +1,4 @@
-"""A report -> its files: the page, Markdown, runs.csv, compare.json, and every figure as PNG and SVG.
+"""A report -> its files: the page, Markdown, runs.csv, compare.json, report_spec.json, and every figure as PNG and SVG.
 
 The page is one HTML file that asks for nothing: figures are inline SVG, styles and the few lines of script that sort a
 table stand in it (`page.html.jinja`, filled by jinja2 with everything escaped but the figures).
@@ -16,7 +16,8 @@ from markupsafe import Markup
 from dflash_exp.compare.drawing import inline, png, settle, svg
 from dflash_exp.compare.figures import Picture
 from dflash_exp.compare.report import Report, run_table
-from dflash_exp.compare.tables import Table, contrast_table, differs_table, measure_table, notes, runs_table
+from dflash_exp.compare.report_spec import spec_of
+from dflash_exp.compare.tables import contrast_table, differs_table, markdown_table, measure_table, notes, runs_table
 
 TEMPLATE = "page.html.jinja"
 
@@ -26,6 +27,7 @@ def files_of(report: Report, pictures: Sequence[Picture]) -> dict[str, str | byt
     drawn = {picture.name: svg(settle(picture.figure), picture.name) for picture in pictures}
     found: dict[str, str | bytes] = {
         "compare.json": json.dumps(report.document, indent=1, ensure_ascii=False) + "\n",
+        "report_spec.json": json.dumps(spec_of(report, pictures), indent=1, ensure_ascii=False) + "\n",
         "compare.md": markdown(report, pictures),
         "runs.csv": runs_csv(report),
         "compare.html": html(report, pictures, drawn),
@@ -81,14 +83,6 @@ def markdown(report: Report, pictures: Sequence[Picture]) -> str:
         ("What differs", differs_table(report)), ("Runs", runs_table(report)),
     ):  # fmt: skip
         if table.rows:
-            lines += [f"## {heading}", "", *_markdown_table(table), ""]
+            lines += [f"## {heading}", "", *markdown_table(table), ""]
     lines += [f"![{each.title}](figures/{each.name}.png)" for each in pictures]
     return "\n".join([*lines, "", *notes(report), ""])
-
-
-def _markdown_table(table: Table) -> list[str]:
-    cells = [
-        [f"{cell.text}{f' ({cell.under})' if cell.under else ''}".replace("|", "\\|") for cell in row]
-        for row in table.rows
-    ]
-    return ["| " + " | ".join(row) + " |" for row in (table.headings, ["---"] * len(table.headings), *cells)]

@@ -103,12 +103,12 @@ def read_records(path: Path) -> tuple[dict[str, np.ndarray], tuple[tuple[int, ..
     """Every field that holds numbers, by name, and the buckets of each step; nothing where there is no file."""
     records = list(_lines(path))
     fields = {field for record in records for field in record} - {BUCKETS}
-    columns = {field: _column([record.get(field) for record in records]) for field in fields}
+    columns = {field: column([record.get(field) for record in records]) for field in fields}
     return columns, tuple(tuple(record.get(BUCKETS, ())) for record in records)
 
 
-def _column(values: list[Any]) -> np.ndarray:
-    """NaN where there is none, and where it is no number."""
+def column(values: list[Any]) -> np.ndarray:
+    """A field of every record: float64 [N], NaN where there is none, and where it is no number."""
     try:
         return np.array(values, dtype=np.float64)  # None becomes NaN
     except (TypeError, ValueError):

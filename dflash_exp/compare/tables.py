@@ -34,6 +34,15 @@ class Table:
     rows: Sequence[Sequence[Cell]]
 
 
+def markdown_table(table: Table) -> list[str]:
+    """Its lines in Markdown."""
+    cells = [
+        [f"{cell.text}{f' ({cell.under})' if cell.under else ''}".replace("|", "\\|") for cell in row]
+        for row in table.rows
+    ]
+    return ["| " + " | ".join(row) + " |" for row in (table.headings, ["---"] * len(table.headings), *cells)]
+
+
 def contrast_table(report: Report) -> Table:
     """One row a contrast, the one asked beforehand first."""
     kind = report.judged.measure

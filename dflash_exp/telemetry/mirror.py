@@ -13,6 +13,9 @@ from dflash_exp.messages import StepRecord
 TAG_CHARACTERS = 64
 """W&B refuses a longer tag, and the whole run with it."""
 
+BESIDE = ("plan_figures", "git", "devices", "packages", "command", "overrides", "analysis")
+"""Keys that a mirrored run's configuration has beside the run's own."""
+
 
 class Sink(Protocol):
     """Where records go."""

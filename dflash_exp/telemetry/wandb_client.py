@@ -1,4 +1,4 @@
-"""How a run comes to be in W&B: online, or offline and why; its axis, its summary, its files.
+"""How a run comes to be in W&B: online, or offline and why; its axis, its files.
 
 In: options, labels, the run directory. Out: the client's run. Nothing here asks for a key or reads one: the client is
 asked whether it finds one. Everything may raise; `background.py` is where that ends.
@@ -9,24 +9,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from dflash_exp.telemetry.background import described
 from dflash_exp.telemetry.mirror import TAG_CHARACTERS, RunLabels, Wandb, WandbMode
-from dflash_exp.telemetry.sinks import read_records
+from dflash_exp.telemetry.wandb_summary import EXTREMES, summary_there
 
 if TYPE_CHECKING:
     import wandb
 
 STEP = "trainer/step"
-EXTREMES = {
-    "train/loss": "min",
-    "train/grad_norm": "max",
-    "probe/loss": "min",
-    "probe/tau_teacher_forced": "max",
-    "probe/tau_replayed": "max",
-}
-"""What the run's summary says of a metric beside its last value."""
 OWN_MODES = {"disabled": WandbMode.off, "offline": WandbMode.offline, "dryrun": WandbMode.offline}
 """What the client's own WANDB_MODE means here; anything else is auto."""
 
@@ -77,10 +69,9 @@ class WandbClient:
         kept = self.run_dir / "wandb" / "offline-run-*"
         return self._start("offline"), f"offline ({why_offline}); `wandb sync {kept}` sends it later"
 
-    def summary(self) -> dict[str, dict[str, float]]:
-        """Extremes and last values over the whole run, by metrics.jsonl: the client begins anew when a run resumes."""
-        path = self.run_dir / "metrics.jsonl"
-        return summary_of(read_records(path)) if path.is_file() else {}
+    def summary(self) -> dict[str, Any]:
+        """Of the whole run, by its files."""
+        return summary_there(self.run_dir)
 
     def _asked_mode(self) -> Literal["online", "offline"]:
         return "offline" if self.mode is WandbMode.offline else "online"
@@ -131,16 +122,6 @@ class WandbClient:
             finish_timeout=self.limits.finish_s,
             finish_timeout_raises=True,
         )
-
-
-def summary_of(records: Sequence[Mapping[str, float | None]]) -> dict[str, dict[str, float]]:
-    """Extreme and last value of each metric of `EXTREMES` that has one, as the client's summary holds them."""
-    found = {}
-    for name, extreme in EXTREMES.items():
-        values = [value for record in records if (value := record.get(name)) is not None]
-        if values:
-            found[name] = {extreme: min(values) if extreme == "min" else max(values), "last": values[-1]}
-    return found
 
 
 def upload(run: wandb.Run, kind: str, files: Sequence[Path], aliases: list[str], limit_s: float) -> None:

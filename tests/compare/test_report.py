@@ -10,7 +10,8 @@ import pytest
 from scipy import stats
 
 from dflash_exp.compare.report import Asked, Report, report_of
-from dflash_exp.comparison import Options, gather, question_of, read
+from dflash_exp.comparison import Options, question_of
+from dflash_exp.gathered import gather
 from tests.compare.sweeps import ANALYSIS, Job, noisy, sweep_of, write_jobs
 
 SHUFFLE, STRIDE, DIVERSE = [3.00, 3.10, 2.95, 3.05], [2.90, 3.02, 2.87, 2.96], [3.20, 3.33, 3.10, 3.25]
@@ -22,8 +23,7 @@ def report(sweep_dir: Path, **options: str | None) -> Report:
     gathered = gather(sweep_dir)
     asked = Options(options.get("metric"), options.get("baseline"), None)
     question, frozen = question_of([gathered], asked)
-    runs = [read(sweep_dir, found) for found in gathered.runs]
-    return report_of(runs, question, Asked("test", frozen, ["dflash-exp compare test"]))
+    return report_of(gathered.runs, question, Asked("test", frozen, ["dflash-exp compare test"]))
 
 
 def jobs(arms: Sequence[str] = ("shuffle", "stride_jitter"), n_seeds: int = 3, **more: Any) -> list[Job]:
@@ -120,7 +120,7 @@ def test_a_sweep_without_a_baseline_describes_how_far_its_arms_spread(tmp_path: 
     write_jobs(tmp_path / "two", draws[3:], nothing)
     gathered = [gather(tmp_path / name) for name in ("one", "two")]
     question, frozen = question_of(gathered, Options(None, None, None))
-    runs = [read(one.folder, found) for one in gathered for found in one.runs]
+    runs = [run for one in gathered for run in one.runs]
     found = report_of(runs, question, Asked("test", frozen, ["dflash-exp compare"]))
     assert [arm.label for arm in found.arms] == ["seeds.order", "seeds.init"]
     assert found.contrasts == [] and found.document["noise_floor"]["sd_of_a_run"] == pytest.approx(0.01)

@@ -7,7 +7,8 @@ import pytest
 import wandb
 
 from dflash_exp.messages import ChannelFill, LossSums, StageTime, StepResult, StepTiming, total
-from tests.telemetry.wandb_sessions import forget
+from tests.telemetry.fake_wandb_api import FakeWandbApi
+from tests.telemetry.wandb_sessions import forget, meet
 
 Step = tuple[StepResult, StepTiming]
 TARGET = StageTime(0.5, 0.0)
@@ -41,6 +42,14 @@ def wandb_client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[No
     forget(monkeypatch, tmp_path / "home")
     yield
     wandb.teardown()
+
+
+@pytest.fixture
+def wandb_api(wandb_client: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeWandbApi]:
+    """A server that is read from and takes reports, which the client knows and has the key to."""
+    with FakeWandbApi() as fake:
+        meet(fake.url, monkeypatch)
+        yield fake
 
 
 @pytest.fixture

@@ -13,12 +13,15 @@ from base64 import b64encode
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from typing import Any, Self
 from urllib.parse import unquote, urlparse
 
 KEY = "local-" + "0123456789" * 4
 """What opens this server, and nothing else."""
 PROJECT = {"id": "P", "internalId": "1", "name": "dflash", "entity": {"id": "E", "name": "me"}, "entityName": "me"}
+
+Answer = Callable[[dict[str, Any]], dict[str, Any]]
+"""Variables of an operation -> its `data`."""
 
 
 @dataclass
@@ -65,7 +68,7 @@ class FakeWandb:
         self._httpd.daemon_threads = True
         self.url = f"http://127.0.0.1:{self._httpd.server_port}"
 
-    def __enter__(self) -> "FakeWandb":
+    def __enter__(self) -> Self:
         threading.Thread(target=self._httpd.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
         return self
 
@@ -100,8 +103,16 @@ class FakeWandb:
         """Answer by the operation's name; what it selects is never parsed."""
         found = re.search(r"\b(?:query|mutation)\s+(\w+)", query)
         operation = found[1] if found else query
-        answers: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
-            "RunResumeStatus": lambda sent: {"model": {**PROJECT, "bucket": self._bucket(sent["name"])}},
+        answers = self.answers()
+        if operation not in answers:
+            self.unknown.append(operation)
+            return {}
+        return answers[operation](variables)
+
+    def answers(self) -> dict[str, Answer]:
+        """What is known here, by the operation's name."""
+        return {
+            "RunResumeStatus": lambda sent: {"model": {**PROJECT, "bucket": self.bucket(sent["name"])}},
             "UpsertBucket": self._upsert_run,
             "CreateRunFiles": self._run_files,
             "NotifyScriptableRunAlert": self._alert,
@@ -113,10 +124,6 @@ class FakeWandb:
             "CommitArtifact": self._commit_artifact,
             "ArtifactByID": self._artifact_by_id,
         }
-        if operation not in answers:
-            self.unknown.append(operation)
-            return {}
-        return answers[operation](variables)
 
     def _upsert_run(self, sent: dict[str, Any]) -> dict[str, Any]:
         run = self.runs.setdefault(sent["name"], FakeRun(sent["name"]))
@@ -126,9 +133,10 @@ class FakeWandb:
         run.job_type = sent.get("jobType") or run.job_type
         run.tags = sent.get("tags") or run.tags
         run.config |= {key: entry["value"] for key, entry in json.loads(sent.get("config") or "{}").items()}
-        return {"upsertBucket": {"bucket": self._bucket(run.name), "inserted": True}}
+        return {"upsertBucket": {"bucket": self.bucket(run.name), "inserted": True}}
 
-    def _bucket(self, name: str) -> dict[str, Any] | None:
+    def bucket(self, name: str) -> dict[str, Any] | None:
+        """A run as GraphQL gives it."""
         if name not in self.runs:
             return None
         run = self.runs[name]
