@@ -26,7 +26,6 @@ from dflash_exp.drafter.model import Drafter, initialise, resolve_shape
 from dflash_exp.drafter.session import drafts_at
 from dflash_exp.drafter.step import DrafterStep
 from dflash_exp.evaluation import repeats_itself
-from dflash_exp.export import load_weights
 from dflash_exp.feature_cache import CachedTargets
 from dflash_exp.messages import ShareOut
 from dflash_exp.models import LoadedTarget, load, parameters_sha256, weights_fingerprint
@@ -40,6 +39,7 @@ from dflash_exp.plan.buckets import assign_held_out
 from dflash_exp.planning import Deal, Planned, anchor_rule
 from dflash_exp.pricing import counted
 from dflash_exp.probe import Probe, probe_batches
+from dflash_exp.published import load_weights
 from dflash_exp.ranks import Ranks, share_out
 from dflash_exp.replay import Replay, ReplayPrompt, replay_metrics
 from dflash_exp.staging import (

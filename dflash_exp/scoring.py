@@ -25,9 +25,10 @@ from dflash_exp.drafter.session import DraftSession
 from dflash_exp.drafter.shape import DrafterShape
 from dflash_exp.evaluation import Hosts
 from dflash_exp.evaluation import evaluate as decode_both_ways
-from dflash_exp.export import find_drafter, load_weights, read_shape
+from dflash_exp.export import find_drafter
 from dflash_exp.messages import ShareOut
 from dflash_exp.models import LoadedTarget, load
+from dflash_exp.published import load_weights, read_shape
 from dflash_exp.ranks import Alone, share_out
 from dflash_exp.run_directory import finished, free_file, write_json
 from dflash_exp.suggest import ConfigError

@@ -11,15 +11,8 @@ from safetensors.torch import load_file, save_file
 
 from dflash_exp.drafter.model import Drafter, parameter_names
 from dflash_exp.durable import write_folder, write_whole
-from dflash_exp.export import (
-    LATEST,
-    drafter_state,
-    find_drafter,
-    layout_config,
-    load_weights,
-    read_shape,
-    write_drafter,
-)
+from dflash_exp.export import LATEST, drafter_state, find_drafter, layout_config, write_drafter
+from dflash_exp.published import load_weights, read_shape
 from tests.tiny_drafter import SHAPE, drafter_of
 
 
