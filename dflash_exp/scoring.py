@@ -6,6 +6,7 @@ In: a loaded target, a drafter, prompts from the store or from a JSONL file. Out
 import json
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -111,7 +112,9 @@ def file_prompts(path: Path, tokenizer: PreTrainedTokenizerBase, limit: int | No
 
 
 def check_fits(shape: DrafterShape, target: TargetShape, folder: Path) -> DrafterShape:
-    """ValueError unless the drafter was made for a target of these sizes."""
+    """The shape, with the target's depth where the drafter does not state it; ValueError unless it was made for a
+    target of these sizes."""
+    shape = replace(shape, n_target_layers=shape.n_target_layers or target.n_layers)
     wanted = (shape.hidden_size, shape.vocab_size, shape.n_target_layers)
     found = (target.hidden_size, target.vocab_size, target.n_layers)
     if wanted != found:

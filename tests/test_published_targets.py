@@ -93,6 +93,7 @@ def test_taps_are_0_based_layers_whose_outputs_are_the_next_entries_of_hidden_st
     shape, expected = drafter_shape(option, "paper"), EXPECTED[option]
     assert shape.target_layer_ids == expected.taps
     entries = [tap + 1 for tap in shape.target_layer_ids]  # 1-based: entry 0 is the embedding's output
+    assert shape.n_target_layers is not None
     assert entries[0] == 2 and entries[-1] == shape.n_target_layers - 2
     assert (shape.block_size, shape.mask_token_id) == (16, expected.mask_token_id)
 

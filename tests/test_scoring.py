@@ -60,7 +60,8 @@ def test_a_file_that_is_empty_or_absent_is_refused(tokenizer: PreTrainedTokenize
 
 
 def test_a_drafter_fits_the_target_that_it_was_made_for() -> None:
-    assert check_fits(SHAPE, TARGET, Path("x")) is SHAPE
+    assert check_fits(SHAPE, TARGET, Path("x")) == SHAPE
+    assert check_fits(replace(SHAPE, n_target_layers=None), TARGET, Path("x")) == SHAPE, "where it does not say"
 
 
 @pytest.mark.parametrize("change", [{"hidden_size": 16}, {"vocab_size": 21}, {"n_layers": 5}])
