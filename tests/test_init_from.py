@@ -64,14 +64,20 @@ def test_a_run_says_what_it_started_from_and_goes_on_from_that_alone(world: Worl
 @pytest.mark.parametrize(
     "more, line",
     [
-        (("drafter.init_from=nowhere",), r"^drafter\.init_from=nowhere: PATH must hold a drafter's config\.json"),
+        (
+            ("drafter.init_from=nowhere", "target.path={bare}"),
+            r"^drafter\.init_from=nowhere: PATH must hold",
+        ),
         (("drafter.init_from={trained}", "drafter.taps=[0,1]"), r"target_layer_ids must be .* got \(0, 1\), layers"),
     ],
 )
 def test_a_drafter_that_does_not_fit_is_refused_before_anything_is_made(
     world: World, trained: Path, more: tuple[str, ...], line: str
 ) -> None:
-    overrides = world.overrides("refused", *SHORT, *(one.format(trained=trained) for one in more))
+    bare = world.root / "bare"  # a target without weights: a drafter is looked for before they are read
+    bare.mkdir(exist_ok=True)
+    (bare / "config.json").write_bytes((world.root / "target" / "config.json").read_bytes())
+    overrides = world.overrides("refused", *SHORT, *(one.format(trained=trained, bare=bare) for one in more))
     with pytest.raises(ConfigError, match=line) as refused:
         run(compose(overrides), overrides, StopSignals())
     assert "\n" not in str(refused.value) and not (world.root / "refused").exists()
