@@ -87,7 +87,10 @@ def _figures(subject: Subject) -> str:
         "| file | prompts | tokens | T | τ | τ, mean of prompts | τ, not looping | speed-up | lossless |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
-    return "\n".join(lines + [_row(name, told) for name, told in rows])
+    for name, told in rows:
+        on = told.get("thinking_on")
+        lines += [_row(name, told)] if on is None else [_row(f"{name}, thinking off", told), _row(f"{name}, on", on)]
+    return "\n".join(lines)
 
 
 def _row(name: str, told: Mapping[str, Any]) -> str:
