@@ -85,7 +85,7 @@ def _settings(tokenizer: PreTrainedTokenizerBase) -> list[bool | None]:
 
 
 def _text(tokenizer: PreTrainedTokenizerBase, messages: Messages, thinking: bool | None) -> str:
-    told = {} if thinking is None else {"enable_thinking": thinking}
+    told: dict[str, Any] = {} if thinking is None else {"enable_thinking": thinking}
     return str(tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False, **told))
 
 
