@@ -26,7 +26,6 @@ from dflash_exp.drafter.model import Drafter, initialise, resolve_shape
 from dflash_exp.drafter.session import drafts_at
 from dflash_exp.drafter.step import DrafterStep
 from dflash_exp.evaluation import repeats_itself
-from dflash_exp.export import load_weights
 from dflash_exp.feature_cache import CachedTargets
 from dflash_exp.messages import ShareOut
 from dflash_exp.models import LoadedTarget, load, parameters_sha256, weights_fingerprint
@@ -40,6 +39,7 @@ from dflash_exp.plan.buckets import assign_held_out
 from dflash_exp.planning import Deal, Planned, anchor_rule
 from dflash_exp.pricing import counted
 from dflash_exp.probe import Probe, probe_batches
+from dflash_exp.published import load_weights, start_from
 from dflash_exp.ranks import Ranks, share_out
 from dflash_exp.replay import Replay, ReplayPrompt, replay_metrics
 from dflash_exp.staging import (
@@ -116,6 +116,8 @@ def build(config: Config, planned: Planned, first_step: int, outside: Outside) -
     check_vocabulary(config, target.drafter_shape.vocab_size)
     drafter = target.new_drafter(config.drafter.compute_dtype, devices.drafter)
     initialise(drafter, config.seeds.init, target.model.final_norm_weight_H)
+    if config.drafter.init_from is not None:
+        start_from(drafter, Path(config.drafter.init_from))
     optimizer = build_optimizer(config.optim, drafter.named_parameters())
     behind = room(n_batches, ranks.n_ranks)
     held_out = held_out_for_probe(config)
@@ -156,9 +158,12 @@ def build(config: Config, planned: Planned, first_step: int, outside: Outside) -
 
 
 def hashes_of_inputs(config: Config, planned: Planned, built: Built) -> dict[str, str]:
-    """What the run's results depend on beside its configuration and plan: the tokens, and the target's weights."""
+    """What the run's results depend on beside its configuration and plan: the tokens, the target's weights, and those
+    of the drafter that it starts from."""
     splits = read_manifest(config.data.folder)["splits"]
+    started = {} if config.drafter.init_from is None else {"init_sha256": built.init_sha256}
     return {
+        **started,
         "train_sha256": planned.conversations.sha256,
         **{f"{name}_sha256": splits[name]["sha256"] for name in ("probe", "prompts") if name in splits},
         "target_fingerprint": weights_fingerprint(built.target.model.model),

@@ -11,7 +11,7 @@ from dflash_exp.lasting import lasting_stderr, replace_what_stdout_lacks
 from dflash_exp.launch.children import DONE, FAILED
 from dflash_exp.plan.compiling import announced
 from dflash_exp.suggest import ConfigError, did_you_mean
-from dflash_exp.verbs import bench, cancel, compare, evaluate, logs, plan, prepare, resume, status, train
+from dflash_exp.verbs import bench, cancel, compare, evaluate, export, logs, plan, prepare, resume, status, train
 from dflash_exp.verbs.verb import Verb, refused
 
 VERBS = {
@@ -26,6 +26,7 @@ VERBS = {
         cancel.VERB,
         logs.VERB,
         prepare.VERB,
+        export.VERB,
         bench.VERB,
     )
 }

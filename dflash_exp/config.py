@@ -49,7 +49,12 @@ CACHE_KEYS = ("cache", "cache_bytes", "cache_dir")
 """Keys of `target` that say whether its features are made anew: they are the same either way."""
 
 
-YOUNGER = {"optim.lr_scale": "none", "optim.lr_reference_weight": None}
+YOUNGER = {
+    "optim.lr_scale": "none",
+    "optim.lr_reference_weight": None,
+    "target.mask_token_id": None,
+    "drafter.init_from": None,
+}
 """Keys that came after runs, each with the value that means what those did: at that value it leaves a run the same."""
 
 

@@ -28,6 +28,7 @@ from dflash_exp.pipeline.line import Overlapped
 from dflash_exp.plan.interleave import option_name
 from dflash_exp.planning import Planned, plan_document, plan_run
 from dflash_exp.pricing import trained_mfu
+from dflash_exp.published import drafter_there
 from dflash_exp.ranks import Alone, Ranks, lead, share_out, together
 from dflash_exp.run_directory import begun, check_same_run, finished, free_file, locked, place, write_json
 from dflash_exp.scoring import score, store_prompts
@@ -66,6 +67,8 @@ def run(config: Config, overrides: list[str], stop: StopSignals, ranks: Ranks = 
 def planned_and_prompts(config: Config) -> tuple[Planned, list[Tensor]]:
     """What must fit before anything is touched. Raises ValueError."""
     check_topology(config.topology, config.batches_per_step, overlapped=isinstance(config.pipeline, Overlapped))
+    if config.drafter.init_from is not None:
+        drafter_there(Path(config.drafter.init_from))
     return plan_run(config), store_prompts(config.data, config.prompts.limit) if config.evaluate else []
 
 

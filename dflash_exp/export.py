@@ -1,17 +1,16 @@
 """Drafter weights on disk, in the layout that z-lab's class, vLLM and SGLang load.
 
-In: a drafter. Out: a folder with `config.json` and `model.safetensors`, and back. Nothing is unpickled.
+In: a drafter. Out: a folder with `config.json` and `model.safetensors`, which `published.py` reads.
 """
 
 import json
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor
 
-from dflash_exp.drafter.model import Drafter, parameter_names
+from dflash_exp.drafter.model import Drafter
 from dflash_exp.drafter.shape import DrafterShape
 
 LATEST = "latest"
@@ -46,40 +45,6 @@ def layout_config(shape: DrafterShape, max_position_embeddings: int) -> dict[str
     }
 
 
-def read_shape(folder: Path) -> DrafterShape:
-    """The shape that a drafter's config.json states; ValueError where there is none."""
-    path = folder / SHAPE
-    if not path.is_file():
-        raise ValueError(
-            f"PATH must hold a drafter's config.json, got {folder}; give a run, or a folder of its checkpoints"
-        )
-    try:
-        stated = json.loads(path.read_text(encoding="utf-8"))
-        return DrafterShape(
-            hidden_size=stated["hidden_size"],
-            intermediate_size=stated["intermediate_size"],
-            n_heads=stated["num_attention_heads"],
-            n_kv_heads=stated["num_key_value_heads"],
-            head_dim=stated["head_dim"],
-            n_layers=stated["num_hidden_layers"],
-            block_size=stated["block_size"],
-            vocab_size=stated["vocab_size"],
-            mask_token_id=stated["dflash_config"]["mask_token_id"],
-            target_layer_ids=tuple(stated["dflash_config"]["target_layer_ids"]),
-            rope_theta=stated["rope_theta"],
-            rms_norm_eps=stated["rms_norm_eps"],
-            n_target_layers=stated["num_target_layers"],
-        )
-    except KeyError as error:
-        raise ValueError(
-            f"a drafter's config.json must state {error.args[0]}, got none in {path}; it is not a DFlash drafter"
-        ) from error
-    except (json.JSONDecodeError, UnicodeDecodeError, TypeError) as error:
-        raise ValueError(
-            f"{path} must hold a drafter's shape as JSON, got what cannot be read ({error}); take another checkpoint"
-        ) from error
-
-
 def write_drafter(folder: Path, state: dict[str, Tensor], config: dict[str, object]) -> None:
     """Write weights and `layout_config` into a folder that is there."""
     save_file(state, folder / WEIGHTS)
@@ -106,24 +71,3 @@ def find_drafter(path: Path, checkpoint: str | None) -> Path:
         there = ", ".join(sorted(p.name for p in parent.glob("step-*"))) or "none"
         raise ValueError(f"--checkpoint must be one of the run's, {there}; got {folder.name}")
     return folder
-
-
-def load_weights(drafter: Drafter, folder: Path) -> None:
-    """Fill the drafter; ValueError unless the file holds exactly its keys and shapes."""
-    if not (folder / WEIGHTS).is_file():
-        raise ValueError(f"PATH must hold a drafter's {WEIGHTS}, {folder} does not; it was not written to its end")
-    try:
-        state = load_file(folder / WEIGHTS)
-    except SafetensorError as error:
-        raise ValueError(f"{folder / WEIGHTS} must be whole, it is not ({error}); take another checkpoint") from error
-    expected = set(parameter_names(drafter.shape.n_layers))
-    if set(state) != expected:
-        odd = sorted(set(state) ^ expected)
-        raise ValueError(f"{folder} must hold exactly the keys of a DFlash drafter, {len(odd)} differ, first {odd[0]}")
-    for name, parameter in drafter.named_parameters():
-        if state[name].shape != parameter.shape:
-            raise ValueError(
-                f"{folder}: {name} must have shape {tuple(parameter.shape)}, got {tuple(state[name].shape)}; "
-                "is it this target's drafter?"
-            )
-    drafter.load_state_dict(state)

@@ -19,10 +19,10 @@ from dflash_exp.data.collate import Collator
 from dflash_exp.drafter.model import resolve_shape
 from dflash_exp.drafter.passes import GroupedPasses
 from dflash_exp.drafter.step import DrafterStep
-from dflash_exp.export import load_weights
 from dflash_exp.models import LoadedTarget, load, weights_fingerprint
 from dflash_exp.optim import build_optimizer
 from dflash_exp.planning import anchor_rule, plan_run
+from dflash_exp.published import load_weights
 
 
 def measure_losses(

@@ -71,7 +71,7 @@ def load(
         config.path, local_files_only=Path(config.path).is_dir(), trust_remote_code=config.trust_remote_code
     )
     shape = target_shape(model.config)
-    drafter_shape = shape_for(shape, mask_token_id(tokenizer, shape.vocab_size))
+    drafter_shape = shape_for(shape, mask_token_id(config.mask_token_id, tokenizer, shape.vocab_size))
     stated = model.generation_config.eos_token_id if model.generation_config is not None else None
     eos = tokenizer.eos_token_id if stated is None else stated
     return LoadedTarget(
@@ -138,16 +138,18 @@ def _on_disk(path: str, name: str) -> str | None:
     )
 
 
-def mask_token_id(tokenizer: PreTrainedTokenizerBase, vocab_size: int) -> int:
-    """The tokenizer's mask token, else the first id without a token (Qwen3: 151669). ValueError where there is none."""
-    stated = tokenizer.mask_token_id
-    if isinstance(stated, int):
+def mask_token_id(stated: int | None, tokenizer: PreTrainedTokenizerBase, vocab_size: int) -> int:
+    """The one that is stated, else the tokenizer's mask token, else the first id without a token (Qwen3: 151669).
+    ValueError where there is none."""
+    if stated is not None:
         return stated
+    if isinstance(tokenizer.mask_token_id, int):
+        return tokenizer.mask_token_id
     if len(tokenizer) < vocab_size:
         return len(tokenizer)
     raise ValueError(
         f"target.path must have a mask token or an unused id, got {len(tokenizer)} tokens for {vocab_size} embeddings; "
-        "add a mask token to its tokenizer"
+        "name a token that your texts do not use by target.mask_token_id"
     )
 
 

@@ -3,9 +3,9 @@
 In: a loaded target, a drafter, prompts from the store or from a JSONL file. Out: the content of evaluation.json.
 """
 
-import json
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -13,7 +13,6 @@ import torch
 from rich.console import Console
 from rich.progress import Progress
 from torch import Tensor
-from transformers import PreTrainedTokenizerBase
 
 from dflash_exp.architecture import TargetShape
 from dflash_exp.config import Config, EvaluateOptions
@@ -25,9 +24,11 @@ from dflash_exp.drafter.session import DraftSession
 from dflash_exp.drafter.shape import DrafterShape
 from dflash_exp.evaluation import Hosts
 from dflash_exp.evaluation import evaluate as decode_both_ways
-from dflash_exp.export import find_drafter, load_weights, read_shape
+from dflash_exp.export import find_drafter
 from dflash_exp.messages import ShareOut
 from dflash_exp.models import LoadedTarget, load
+from dflash_exp.prompt_files import PromptSet, file_prompts
+from dflash_exp.published import load_weights, read_shape
 from dflash_exp.ranks import Alone, share_out
 from dflash_exp.run_directory import finished, free_file, write_json
 from dflash_exp.suggest import ConfigError
@@ -47,18 +48,23 @@ def evaluate(path: Path, config: Config | None, options: EvaluateOptions) -> int
         folder = find_drafter(path, options.checkpoint)
         shape = read_shape(folder)
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        target = load(_target_of(path, config, options), device, lambda dims, _: check_fits(shape, dims, folder))
+        wanted_target = replace(_target_of(path, config, options), mask_token_id=shape.mask_token_id)
+        target = load(wanted_target, device, lambda dims, _: check_fits(shape, dims, folder))
         drafter = target.new_drafter(ComputeDtype.auto if config is None else config.drafter.compute_dtype)
         load_weights(drafter, folder)
         decoding = _decoding(config, options, target)
-        prompts = _prompts(config, options, target)
+        sets = _prompt_sets(config, options, target)
         to_come = config is not None and not finished(path)  # evaluation.json is what its training will write
         wanted = f"evaluation-{folder.name}.json" if to_come else "evaluation.json"
     except ValueError as error:
         raise ConfigError(str(error)) from error
-    evaluation = score(
-        target, drafter, prompts, decoding, folder.name, console, lambda: False, partial(share_out, Alone())
-    )
+    evaluation: dict[str, object] = {}
+    for one in reversed(sets):  # thinking on, then what stands at the top: off, as in the paper
+        figures = score(
+            target, drafter, one.prompts, decoding, folder.name, console, lambda: False, partial(share_out, Alone())
+        )
+        aside = {"thinking_on": evaluation} if evaluation else {}
+        evaluation = figures | {"thinking": one.thinking, "prompts_file": options.prompts} | aside
     out = free_file(path / wanted)
     try:
         write_json(out, evaluation)
@@ -96,21 +102,10 @@ def store_prompts(data: EmbeddedData | StoreData, limit: int | None) -> list[Ten
     return [torch.from_numpy(conversations.prompt(row).astype("int64")) for row in conversations.rows[:limit]]
 
 
-def file_prompts(path: Path, tokenizer: PreTrainedTokenizerBase, limit: int | None) -> list[Tensor]:
-    """Prompts of a JSONL file, one object a line with `prompt` (text) or `messages`; ValueError names a bad line."""
-    if not path.is_file():
-        raise ValueError(f"--prompts must be a JSONL file, got {path}; each line holds a `prompt` or `messages`")
-    prompts = [
-        _file_prompt(line, tokenizer, f"{path} line {number}")
-        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines()[:limit], start=1)
-    ]
-    if not prompts:
-        raise ValueError(f"--prompts must hold at least one prompt, got none in {path}; add a line")
-    return prompts
-
-
 def check_fits(shape: DrafterShape, target: TargetShape, folder: Path) -> DrafterShape:
-    """ValueError unless the drafter was made for a target of these sizes."""
+    """The shape, with the target's depth where the drafter does not state it; ValueError unless it was made for a
+    target of these sizes."""
+    shape = replace(shape, n_target_layers=shape.n_target_layers or target.n_layers)
     wanted = (shape.hidden_size, shape.vocab_size, shape.n_target_layers)
     found = (target.hidden_size, target.vocab_size, target.n_layers)
     if wanted != found:
@@ -119,18 +114,6 @@ def check_fits(shape: DrafterShape, target: TargetShape, folder: Path) -> Drafte
             f"{wanted}, got {found}; name its own target"
         )
     return shape
-
-
-def _file_prompt(line: str, tokenizer: PreTrainedTokenizerBase, where: str) -> Tensor:
-    try:
-        row = json.loads(line)
-        messages = row["messages"] if "messages" in row else [{"role": "user", "content": row["prompt"]}]
-    except (json.JSONDecodeError, KeyError, TypeError) as error:
-        raise ValueError(
-            f"--prompts: {where} must be an object with `prompt` or `messages`, got {line[:60]!r}"
-        ) from error
-    text = str(tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False))
-    return torch.tensor(tokenizer.encode(text, add_special_tokens=False))
 
 
 def _target_of(path: Path, config: Config | None, options: EvaluateOptions) -> TargetConfig:
@@ -150,10 +133,10 @@ def _decoding(config: Config | None, options: EvaluateOptions, target: LoadedTar
     return DecodeConfig(wanted, options.temperature or 0.0, 0 if config is None else config.seed, target.eos_ids)
 
 
-def _prompts(config: Config | None, options: EvaluateOptions, target: LoadedTarget) -> list[Tensor]:
+def _prompt_sets(config: Config | None, options: EvaluateOptions, target: LoadedTarget) -> list[PromptSet]:
     if options.limit is not None and options.limit < 1:
         raise ValueError(f"--limit must be >= 1, got {options.limit}; leave it out for the run's own number")
     limit = options.limit if options.limit is not None or config is None else config.prompts.limit
     if options.prompts is not None:
         return file_prompts(Path(options.prompts), target.tokenizer, limit)
-    return store_prompts(EMBEDDED_DATA if config is None else config.data, limit)
+    return [PromptSet(store_prompts(EMBEDDED_DATA if config is None else config.data, limit))]

@@ -16,6 +16,7 @@ from dflash_exp.measured import Measured
 from dflash_exp.models import check_readable
 from dflash_exp.pipeline.line import Overlapped
 from dflash_exp.planning import Readings, plan_document, plan_run
+from dflash_exp.published import drafter_there
 from dflash_exp.run_directory import begun, check_same_run
 from dflash_exp.scoring import store_prompts
 
@@ -132,6 +133,8 @@ def _checked(run: Asked, launcher: Slurm, read: Readings) -> dict[str, Any] | No
     config = run.config
     check_topology(config.topology, config.batches_per_step, overlapped=isinstance(config.pipeline, Overlapped))
     check_readable(config.target)
+    if config.drafter.init_from is not None:
+        drafter_there(Path(config.drafter.init_from))
     planned, run_dir = plan_run(config, read), Path(config.run_dir or "")
     if begun(run_dir):
         check_same_run(run_dir, plain(config), planned.hashes(), defaults(config))

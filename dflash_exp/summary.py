@@ -43,28 +43,20 @@ def print_summary(
 
 
 def print_evaluation(console: Console, evaluation: Mapping[str, Any]) -> None:
-    """evaluation.json as a table: all prompts, and the two kinds apart."""
+    """evaluation.json as a table: all prompts and the two kinds apart, once for each setting of thinking."""
     table = Table("prompts", "n", "τ pooled", "τ macro", "speed-up", "plain tok/s", "dflash tok/s", "lossless")
-    for name, part in (
-        ("all", evaluation),
-        ("not looping", evaluation["not_looping"]),
-        ("looping", evaluation["looping"]),
-    ):
-        figures = (
-            part["tau_pooled"],
-            part["tau_macro"],
-            part["speedup"],
-            part["plain_tokens_per_s"],
-            part["dflash_tokens_per_s"],
-        )
-        table.add_row(name, str(part["prompts"]), *map(_figure, figures), part["lossless"])
+    names = ("tau_pooled", "tau_macro", "speedup", "plain_tokens_per_s", "dflash_tokens_per_s")
+    on = evaluation.get("thinking_on")
+    settings = [("", evaluation)] if on is None else [("thinking off: ", evaluation), ("thinking on: ", on)]
+    for setting, told in settings:
+        for kind, part in (("all", told), ("not looping", told["not_looping"]), ("looping", told["looping"])):
+            figures = [_figure(part[name]) for name in names]
+            table.add_row(f"{setting}{kind}", str(part["prompts"]), *figures, part["lossless"])
     console.print(table)
-    shares = evaluation["accepted_at"]
-    if shares:
-        console.print(
-            "accepted at slot: " + "  ".join(f"{k}: {share:.2f}" for k, share in enumerate(shares, start=1)),
-            highlight=False,
-        )
+    for setting, told in settings:
+        shares = "  ".join(f"{k}: {share:.2f}" for k, share in enumerate(told["accepted_at"] or (), start=1))
+        if shares:
+            console.print(f"{setting}accepted at slot: {shares}", highlight=False)
 
 
 def print_plan(console: Console, document: Mapping[str, Any]) -> None:

@@ -70,11 +70,13 @@ class TargetConfig:
     dtype: TargetDtype
     trust_remote_code: bool = False
     """Run model code that comes with the weights: off unless the user says so."""
-    cache: TargetCache = TargetCache.OFF  # as are the two below, so that a run begun before there was one can be read
+    cache: TargetCache = TargetCache.OFF  # as are those below, so that a run begun before there was one can be read
     cache_bytes: int = 8 * 2**30
     """All that is kept: of the folder on disk, whoever wrote it; of each rank's process in memory."""
     cache_dir: str | None = None
     """None: the user's cache folder."""
+    mask_token_id: int | None = None
+    """None: the tokenizer's mask token, else the first id without a token."""
 
     def __post_init__(self) -> None:
         if self.cache_bytes < 1:

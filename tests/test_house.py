@@ -62,6 +62,7 @@ MAY_SEE: dict[str, set[str]] = {
     "launch.code_copy": {"durable"},
     "launch.job": {"launch", "distributed", "rank", "stop", "submitted", "suggest"},
     "export": {"drafter"},
+    "published": {"drafter", "export"},
     "checkpoint": {"drafter", "durable", "export"},
 }
 """Rooms of the house with a rule, and the rooms that each may import from."""

@@ -1,7 +1,11 @@
-"""A drafter of a few hundred parameters, and the same one for the same seed."""
+"""A drafter of a few hundred parameters, the same one for the same seed, and what a drafter says of one block."""
 
 import torch
+import torch.nn.functional as F
+from torch import Tensor
 
+from dflash_exp.drafter.attention import GroupedAttention, group_anchors
+from dflash_exp.drafter.layout import BlockLayout
 from dflash_exp.drafter.model import Drafter, initialise
 from dflash_exp.drafter.shape import DrafterShape
 
@@ -15,3 +19,12 @@ def drafter_of(shape: DrafterShape = SHAPE, seed: int = 0) -> Drafter:
     drafter = Drafter(shape, *torch.zeros(2, shape.vocab_size, shape.hidden_size))
     initialise(drafter, seed)
     return drafter
+
+
+@torch.no_grad()
+def block_logits(drafter: Drafter, features_TF: Tensor, token: int) -> Tensor:
+    """Logits of slots 1..K-1 of the block that follows T tokens and begins with `token`, [K - 1, V]."""
+    at = torch.tensor([len(features_TF)])
+    groups = group_anchors(torch.tensor([1]), at, drafter.shape.n_kv_heads, torch.device("cpu"))
+    block = BlockLayout(torch.tensor([token]), at, GroupedAttention(groups))
+    return F.linear(drafter(drafter.context(features_TF[None]), block)[0], drafter.head_VH)

@@ -76,6 +76,8 @@ class DrafterConfig:
     """Stated in YAML; the default is for runs begun before there was a choice, which computed in float32."""
     attention: AttentionKind = AttentionKind.grouped
     """Stated in YAML; the default is for runs begun before there was a choice."""
+    init_from: str | None = None
+    """A folder with a drafter, or a run, to start from; None: random."""
 
     def __post_init__(self) -> None:
         _at_least("drafter.n_layers", self.n_layers, 1)

@@ -48,7 +48,8 @@ class DrafterShape:
     target_layer_ids: tuple[int, ...]
     rope_theta: float
     rms_norm_eps: float
-    n_target_layers: int
+    n_target_layers: int | None
+    """None: of a published drafter that does not say it."""
 
 
 def target_layer_ids(n_target_layers: int, n_taps: int) -> tuple[int, ...]:

@@ -27,9 +27,11 @@ def evaluate(arguments: list[str]) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="dflash-exp evaluate", add_help=False, allow_abbrev=False)
-    parser.add_argument("path", metavar="PATH", help="a run's directory")
-    parser.add_argument("--target", metavar="PATH", help="another target than the run's")
-    parser.add_argument("--prompts", metavar="FILE", help="other prompts than the run's held-out ones")
+    parser.add_argument("path", metavar="PATH", help="a run's directory, or a drafter's, ours or published")
+    parser.add_argument("--target", metavar="PATH", help="another target than the run's; a drafter alone needs it")
+    parser.add_argument(
+        "--prompts", metavar="FILE", help="JSONL: prompts, messages, rows of GSM8K, HumanEval, MT-Bench"
+    )
     parser.add_argument("--max-new-tokens", type=int, metavar="N", help="tokens a prompt is continued by")
     parser.add_argument("--temperature", type=float, metavar="T", help="0: greedy")
     parser.add_argument("--limit", type=int, metavar="N", help="prompts, at most")
@@ -41,7 +43,7 @@ VERB = Verb(
     "evaluate",
     "PATH",
     "decode for real, plain and speculative, and compare every token",
-    ("dflash-exp evaluate runs/NAME", "dflash-exp evaluate runs/NAME --limit 8 --temperature 0.7"),
+    ("dflash-exp evaluate runs/NAME", "dflash-exp evaluate drafter --target DIR --prompts gsm8k.jsonl --limit 64"),
     evaluate,
     _parser,
 )

@@ -19,6 +19,7 @@ OTHERWISE = [
     "seed=1", "seeds.order=1", "interleave=shuffle", "interleave.jitter_strides=0.5", "batches.budget_tokens=2000",
     "loss.gamma=5", "steps=601", "name=other", "batches_per_step=2", "deterministic=true", "data.max_tokens=99",
     "pipeline.threads.target=1", "optim.lr_reference_weight=900", "drafter.attention=flex",
+    "target.mask_token_id=3", "drafter.init_from=there",
 ]  # fmt: skip
 
 
@@ -36,8 +37,9 @@ def test_a_key_that_came_later_leaves_a_run_the_same_until_it_is_used() -> None:
     values = plain(compose([]))
     assert values["optim"].pop("lr_scale") == "none" and values["optim"].pop("lr_reference_weight") is None
     assert identity(checked(values)) == identity(compose([]))
-    for key in CACHE_KEYS:
+    for key in (*CACHE_KEYS, "mask_token_id"):
         del values["target"][key]
+    del values["drafter"]["init_from"]
     for key in (*OUTSIDE_IDENTITY, "pipeline"):
         del values[key]
     values |= {"plan": {"counts": None}, "pipeline": {"threads": {"target": None, "drafter": None}}}

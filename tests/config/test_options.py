@@ -11,6 +11,9 @@ NEEDED = {
     "buckets=fixed": ["buckets.edges=[64,8192]"],
     "data=store": ["data.path=somewhere"],
     "target=hf": ["target.path=somewhere"],
+    "experiment=story": ["data.path=somewhere"],
+    "experiment=paper_qwen3_4b": ["data.path=somewhere"],
+    "experiment=paper_qwen3_8b": ["data.path=somewhere"],
 }
 """What an option does not say itself."""
 

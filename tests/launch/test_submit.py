@@ -124,6 +124,7 @@ WRONG = [
     (["plan.tokens_per_s=0.0001"], "hydra.launcher.timeout_min and max_requeues must allow for the run, predicted"),
     (["hydra/launcher=slurm_8gpu", "hydra.launcher.max_gpu_hours=300"], "max_gpu_hours=300 must not be exceeded"),
     (["target.path=owner/not-here"], "target.path must be readable without a network, 'owner/not-here' lacks"),
+    (["drafter.init_from=not-here"], "drafter.init_from=not-here: PATH must hold a drafter's config.json"),
     (["force=true"], "force must be false in a sweep that hydra/launcher runs elsewhere, got true; to train it anew"),
     (["data.path=nowhere"], "data.path must be a store with a manifest.json, got nowhere"),
 ]
