@@ -171,7 +171,7 @@ def tau_figure(drawn: Sequence[Drawn], decoded: Mapping[str, tuple[float, float,
         mean, low, high = decoded[each.arm.label]
         ends.plot([low, high], [row, row], color=each.colour, linewidth=2.2, solid_capstyle="butt")
         ends.plot([mean], [row], "o", color=each.colour, markersize=6)
-    ends.set(ylim=(len(shown) - 0.5, -0.5), yticks=())
+    ends.set(ylim=(max(len(shown), 1) - 0.5, -0.5), yticks=())
     titled(ends, "τ decoded at the end")
     ends.set_xlabel("τ, 95 % interval")
     bare(replayed)

@@ -32,7 +32,7 @@ def verdict_figure(contrasts: Sequence[Contrast], drawn: Sequence[Drawn], kind: 
     axes.axvline(0, color=FAINT, linewidth=1)
     names = [contrast.a + ("" if contrast.adjustment != "none" else "  (asked beforehand)") for contrast in contrasts]
     axes.set_yticks(range(len(contrasts)), names)
-    limit = 1.12 * max(reach)
+    limit = 1.12 * max(reach) or 1.0  # of one seed nothing reaches anywhere
     axes.set(ylim=(len(contrasts) - 0.4, -0.6), xlim=(-limit, limit))
     towards = "← better" if kind.lower_is_better else "better →"
     axes.set_xlabel(f"difference of {kind.title} from {contrasts[0].b}, % of it      {towards}")

@@ -77,3 +77,11 @@ def test_in_a_page_a_figure_has_the_pages_ink_and_no_size_of_its_own(tmp_path: P
     shown = inline(text, "The differences")
     assert "#222222" not in shown and "var(--ink)" in shown and shown.startswith('<svg role="img"')
     assert 'width="' not in shown[: shown.index(">")]
+
+
+@pytest.mark.filterwarnings("error")
+def test_one_seed_without_decoding_is_drawn_without_a_warning(tmp_path: Path) -> None:
+    folder = write_jobs(tmp_path, [job for job in jobs() if job.seed == 0])
+    for decoded in folder.glob("*/evaluation.json"):
+        decoded.unlink()
+    assert "loss" in names(report(folder))
