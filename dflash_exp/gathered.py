@@ -3,7 +3,7 @@
 In: a directory. Out: `Gathered`. A file that is damaged, and a directory of anything else, is a ConfigError.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ import yaml
 from dflash_exp.compare.runs import Run, read_run
 from dflash_exp.config import leaves, plain
 from dflash_exp.run_state import Found, find_runs, run_state
-from dflash_exp.submitted import frozen_config
+from dflash_exp.submitted import command_typed, frozen_config
 from dflash_exp.suggest import ConfigError
 from dflash_exp.sweep_directory import read_sweep
 
@@ -63,9 +63,11 @@ def _read(found: Found) -> Run:
     if not config.keys() >= IDENTIFYING:
         raise ConfigError(f"{path} must hold a run's configuration, got one without its seeds; put it back")
     try:
-        return read_run(found.run_dir, tuple(overrides), config, state.word, state.error)
+        run = read_run(found.run_dir, tuple(overrides), config, state.word, state.error)
     except ValueError as error:
         raise ConfigError(str(error)) from error
+    typed = command_typed(found.run_dir, run.environment.get("command"))
+    return replace(run, environment={**run.environment, "command": typed})
 
 
 def _typed(run_dir: Path) -> list[str]:

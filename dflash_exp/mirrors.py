@@ -13,6 +13,7 @@ from dflash_exp.durable import write_folder
 from dflash_exp.launch.queue import at_the_limit
 from dflash_exp.plan.interleave import option_name
 from dflash_exp.run_directory import free_directory
+from dflash_exp.submitted import command_typed
 from dflash_exp.suggest import ConfigError
 from dflash_exp.sweep_directory import read_sweep
 from dflash_exp.telemetry.mirror import BESIDE, RunLabels, Sink
@@ -47,7 +48,8 @@ def beside(run_dir: Path, plan: Mapping[str, Any], where: Mapping[str, Any], ove
     typed = jobs[0].overrides if jobs else list(overrides)
     figures = {name: plan[name] for name in FIGURES}
     analysis = sweep.analysis if sweep is not None and jobs else None
-    return [figures, *(where[key] for key in ("git", "devices", "packages", "command")), typed, analysis]
+    command = command_typed(run_dir, where["command"])
+    return [figures, *(where[key] for key in ("git", "devices", "packages")), command, typed, analysis]
 
 
 FIGURES = (
