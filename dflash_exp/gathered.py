@@ -12,9 +12,9 @@ import yaml
 from dflash_exp.compare.runs import Run, read_run
 from dflash_exp.config import leaves, plain
 from dflash_exp.run_state import Found, find_runs, run_state
-from dflash_exp.submitted import command_typed, frozen_config
+from dflash_exp.submitted import frozen_config
 from dflash_exp.suggest import ConfigError
-from dflash_exp.sweep_directory import read_sweep
+from dflash_exp.sweep_directory import command_typed, read_sweep
 
 IDENTIFYING = {"seed", "seeds.init", "seeds.data", "seeds.anchors", "seeds.order"}
 """Keys that every run's configuration has."""

@@ -13,9 +13,8 @@ from dflash_exp.durable import write_folder
 from dflash_exp.launch.queue import at_the_limit
 from dflash_exp.plan.interleave import option_name
 from dflash_exp.run_directory import free_directory
-from dflash_exp.submitted import command_typed
 from dflash_exp.suggest import ConfigError
-from dflash_exp.sweep_directory import read_sweep
+from dflash_exp.sweep_directory import command_typed, read_sweep
 from dflash_exp.telemetry.mirror import BESIDE, RunLabels, Sink
 from dflash_exp.telemetry.trackio_sink import open_trackio
 from dflash_exp.telemetry.wandb_sink import WandbSink, open_wandb

@@ -73,14 +73,6 @@ def frozen_overrides(run_dir: Path) -> list[str]:
     return read_overrides(run_dir / SUBMITTED / "overrides.yaml")
 
 
-def command_typed(run_dir: Path, own: list[str] | None) -> list[str] | None:
-    """The command by which the run was asked for; `own`, of the process that trained it, where it was not frozen."""
-    try:
-        return json.loads((run_dir / SUBMITTED / "environment.json").read_text(encoding="utf-8"))["command"]
-    except (OSError, ValueError, KeyError, TypeError):
-        return own
-
-
 def read_overrides(path: Path) -> list[str]:
     """A file of them; raises ConfigError."""
     try:

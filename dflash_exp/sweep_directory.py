@@ -110,6 +110,14 @@ def note_job_ids(sweep_dir: Path, job_ids: Mapping[str, str]) -> None:
         write_sweep(sweep_dir, replace(sweep, entries=entries))
 
 
+def command_typed(run_dir: Path, own: list[str] | None) -> list[str] | None:
+    """The command by which the run was asked for; `own`, of the process that trained it, where it was not frozen."""
+    try:
+        return json.loads((run_dir / "submitted" / "environment.json").read_text(encoding="utf-8"))["command"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return own
+
+
 def _as_json(sweep: Sweep) -> dict[str, Any]:
     return {"group": sweep.group, "analysis": sweep.analysis, "jobs": [asdict(entry) for entry in sweep.entries]}
 
