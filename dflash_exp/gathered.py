@@ -66,6 +66,8 @@ def _read(found: Found) -> Run:
         run = read_run(found.run_dir, tuple(overrides), config, state.word, state.error)
     except ValueError as error:
         raise ConfigError(str(error)) from error
+    if not run.environment:
+        return run
     typed = command_typed(found.run_dir, run.environment.get("command"))
     return replace(run, environment={**run.environment, "command": typed})
 

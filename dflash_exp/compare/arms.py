@@ -75,7 +75,8 @@ def differing(runs: Sequence[Run]) -> list[str]:
 
 
 def _setting(run: Run, one_seed: bool) -> tuple[object, ...]:
-    held = tuple(sorted((key, _text(value)) for key, value in run.config.items() if not NO_SETTING.match(key)))
+    given = {key: value for key, value in run.config.items() if value is not None}  # null, or younger than the run
+    held = tuple(sorted((key, _text(value)) for key, value in given.items() if not NO_SETTING.match(key)))
     return held + (_drawn_anew(run) if one_seed else ())
 
 

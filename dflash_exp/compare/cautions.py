@@ -34,12 +34,15 @@ def cautions(arms: Sequence[Arm], question: Question) -> list[str]:
 
 
 def hashes(arms: Sequence[Arm]) -> dict[str, Any]:
-    """`hashes` of compare.json: whether the arms of every seed share each, and whether their orders differ."""
+    """`hashes` of compare.json: at how many seeds two arms or more have finished, whether they share each there, and
+    whether their orders differ."""
     shared = {name: not _differing_blocks(arms, key) for key, name in SAME.items()}
     orders = [[run.result.get("trained_order_sha256") for run in runs] for runs in _by_block(arms).values()]
     differ = all(len(set(own)) == len(own) for own in orders)
     known = any(SAME.keys() <= run.result.keys() for arm in arms for run in arm.runs.values())
-    return {"known": known, **{name.replace(" ", "_"): same for name, same in shared.items()}, "orders_differ": differ}
+    n_held = sum(len(runs) > 1 for runs in _by_block(arms).values())
+    by_name = {name.replace(" ", "_"): same for name, same in shared.items()}
+    return {"known": known, "seeds": n_held, **by_name, "orders_differ": differ}
 
 
 def _by_block(arms: Sequence[Arm]) -> dict[Block, list[Run]]:

@@ -51,15 +51,22 @@ def equal(hashes: dict[str, Any], differ: Sequence[str]) -> Sentence:
     """What the hashes say, and what differs by the configurations."""
     if not hashes["known"]:
         return "Equal", f"not known, since no run has left its hashes; the configurations differ in {listed(differ)}."
+    if not hashes["seeds"]:
+        return "Equal", f"nothing to say, since no seed has runs of two arms; they differ in {keys_of(differ)}."
     words = ("trained batches", "anchors", "first weights", "probe")
     same = [word for word in words if hashes[word.replace(" ", "_")]]
     odd = [word for word in words if word not in same]
-    keys = listed(differ) if differ else "nothing but the seeds"
+    keys = keys_of(differ)
     if not odd:
         rest = "they differ in order alone" if hashes["orders_differ"] else f"the configurations differ in {keys}"
         return "Equal", f"at every seed all arms share {listed(words)}, by their hashes; {rest}."
     shared = f"at every seed all arms share {listed(same)}; " if same else ""
     return "Equal", f"{shared}they do not share {listed(odd)}; the configurations differ in {keys}."
+
+
+def keys_of(differ: Sequence[str]) -> str:
+    """The keys in which configurations differ, in words."""
+    return listed(differ) if differ else "nothing but the seeds"
 
 
 def verdict(

@@ -63,6 +63,10 @@ def test_a_stream_of_its_own_at_every_seed_is_no_arm() -> None:
     assert labels(runs) == ["all runs"]
 
 
+def test_a_run_that_is_older_than_a_key_is_of_the_arm_that_has_it_as_null() -> None:
+    assert labels([run_of("shuffle", 0), run_of("shuffle", 1, drafter__younger=None)]) == ["all runs"]
+
+
 def test_only_what_differs_is_listed() -> None:
     runs = [run_of("shuffle", 0), run_of("stride_jitter", 1, interleave__jitter_strides=1.0)]
     assert differing(runs) == ["interleave._target_", "interleave.jitter_strides"]

@@ -69,6 +69,14 @@ def test_compare_json_has_the_fields_that_it_promises(tmp_path: Path) -> None:
     assert document["hashes"]["known"] and document["hashes"]["orders_differ"]
 
 
+def test_arms_that_share_no_seed_are_not_called_equal(tmp_path: Path) -> None:
+    found = report(write_jobs(tmp_path, [Job("shuffle", 0, 3.0), Job("stride_jitter", 1, 3.0)]))
+    assert found.document["hashes"]["seeds"] == 0
+    assert found.sentences[1] == (
+        "Equal", "nothing to say, since no seed has runs of two arms; they differ in interleave."
+    )  # fmt: skip
+
+
 def test_the_noise_floor_is_what_arm_and_seed_leave_unexplained(tmp_path: Path) -> None:
     losses = {"shuffle": noisy(3, 0.02, 40, 1), "stride_jitter": noisy(3, 0.02, 40, 2)}
     floor = report(sweep_of(tmp_path, losses, {**FOUR, "seeds": 40})).document["noise_floor"]
