@@ -11,7 +11,20 @@ from dflash_exp.lasting import lasting_stderr, replace_what_stdout_lacks
 from dflash_exp.launch.children import DONE, FAILED
 from dflash_exp.plan.compiling import announced
 from dflash_exp.suggest import ConfigError, did_you_mean
-from dflash_exp.verbs import bench, cancel, compare, evaluate, export, logs, plan, prepare, resume, status, train
+from dflash_exp.verbs import (
+    bench,
+    cancel,
+    compare,
+    evaluate,
+    export,
+    logs,
+    plan,
+    prepare,
+    regenerate,
+    resume,
+    status,
+    train,
+)
 from dflash_exp.verbs.verb import Verb, refused
 
 VERBS = {
@@ -25,6 +38,7 @@ VERBS = {
         resume.VERB,
         cancel.VERB,
         logs.VERB,
+        regenerate.VERB,
         prepare.VERB,
         export.VERB,
         bench.VERB,
@@ -108,7 +122,7 @@ def _version() -> str:
 
 
 def _help() -> str:
-    verbs = [f"  {verb.name + ' ' + verb.takes:<18}{verb.does}" for verb in VERBS.values()]
+    verbs = [f"  {verb.name + ' ' + verb.takes:<22}{verb.does}" for verb in VERBS.values()]
     return HELP.format(verbs="\n".join(verbs))
 
 

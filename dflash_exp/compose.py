@@ -27,7 +27,8 @@ from omegaconf import DictConfig, OmegaConf
 from dflash_exp.analysis import Analysis
 from dflash_exp.config import Config, identity
 from dflash_exp.data.preparation import Preparation
-from dflash_exp.door import checked, checked_analysis, checked_launcher, checked_preparation, load
+from dflash_exp.data.regeneration import Regeneration
+from dflash_exp.door import checked, checked_analysis, checked_launcher, checked_preparation, checked_regeneration, load
 from dflash_exp.hydra_errors import one_line_errors
 from dflash_exp.launch.launchers import InTurn, Launcher
 from dflash_exp.options import CONFIG_NAME, conf_directory, own_directory
@@ -37,7 +38,7 @@ from dflash_exp.sweep_directory import names
 
 IN_TURN = InTurn(stop_at_failure=False)
 LENGTHS = ("epochs", "steps", "tokens")
-OF_NO_RUN = ("hydra", "analysis", "prepare")
+OF_NO_RUN = ("hydra", "analysis", "prepare", "regenerate")
 """Top-level keys that are not a run's."""
 
 
@@ -57,6 +58,8 @@ class Job:
     """Its place among its sweep's combinations, as Hydra has them."""
     preparation: Preparation | None = None
     """What `dflash-exp prepare` is to make; no part of the run."""
+    regeneration: Regeneration | None = None
+    """What `dflash-exp regenerate` is to make; no part of the run."""
 
     @property
     def speed_from(self) -> Config | None:
@@ -150,8 +153,8 @@ def _job(composed: DictConfig) -> Job:
     """Of no sweep."""
     typed = [str(override) for override in OmegaConf.to_container(composed.hydra.overrides.task, resolve=False) or []]
     config = checked(_with_the_length_typed(_of_a_run(composed), typed))
-    launcher, preparation = _beside_runs(composed)
-    return Job(config, typed, in_sweep=False, launcher=launcher, preparation=preparation)
+    launcher, preparation, regeneration = _beside_runs(composed)
+    return Job(config, typed, in_sweep=False, launcher=launcher, preparation=preparation, regeneration=regeneration)
 
 
 def _of_a_run(composed: DictConfig) -> DictConfig:
@@ -159,9 +162,13 @@ def _of_a_run(composed: DictConfig) -> DictConfig:
     return OmegaConf.masked_copy(composed, [str(key) for key in composed if key not in OF_NO_RUN])
 
 
-def _beside_runs(composed: DictConfig) -> tuple[Launcher, Preparation]:
+def _beside_runs(composed: DictConfig) -> tuple[Launcher, Preparation, Regeneration]:
     """What is no run's, and the same for all runs of a sweep."""
-    return checked_launcher(_plain(composed.hydra.launcher)), checked_preparation(_plain(composed.prepare))
+    launcher, preparation = (
+        checked_launcher(_plain(composed.hydra.launcher)),
+        checked_preparation(_plain(composed.prepare)),
+    )
+    return launcher, preparation, checked_regeneration(_plain(composed.regenerate))
 
 
 def _with_the_length_typed(settled: DictConfig, typed: list[str]) -> DictConfig:
@@ -184,13 +191,13 @@ def _sweep(loader: ConfigLoader, master: DictConfig) -> list[Job]:
     parser = OverridesParser.create(config_loader=loader)
     overrides = parser.parse_overrides([*params, *master.hydra.overrides.task])
     (combinations,) = BasicSweeper.split_arguments(overrides, max_batch_size=None)
-    launcher, preparation = _beside_runs(master)
+    launcher, preparation, regeneration = _beside_runs(master)
     configs = [
         _config_of_sweep(composed, combinations, number)
         for number, composed in enumerate(_each_composed(loader, master, combinations))
     ]
     jobs = [
-        Job(config, typed, True, analysis, launcher, index, preparation)
+        Job(config, typed, True, analysis, launcher, index, preparation, regeneration)
         for index, (config, typed) in enumerate(zip(configs, combinations, strict=True))
     ]
     sweep_dir = Path(master.hydra.sweep.dir)

@@ -22,6 +22,7 @@ from yaml import YAMLError
 from dflash_exp.analysis import Analysis
 from dflash_exp.config import GROUPS, Config, plain
 from dflash_exp.data.preparation import Preparation
+from dflash_exp.data.regeneration import Regeneration
 from dflash_exp.launch.launchers import InTurn, Launcher
 from dflash_exp.suggest import ConfigError, did_you_mean, one_line, unknown_key
 
@@ -47,9 +48,18 @@ def checked_analysis(values: Any) -> Analysis:
 
 def checked_preparation(values: Any) -> Preparation:
     """The block `prepare`, every key, type and range checked; raises ConfigError. One source needs no brackets."""
-    if isinstance(values, dict) and isinstance(values.get("source"), str):
-        values = {**values, "source": [values["source"]]}
-    return _settled({"prepare": values}, _class_of(("prepare", Preparation))).prepare
+    return _settled({"prepare": _with_sources(values)}, _class_of(("prepare", Preparation))).prepare
+
+
+def checked_regeneration(values: Any) -> Regeneration:
+    """The block `regenerate`, likewise."""
+    return _settled({"regenerate": _with_sources(values)}, _class_of(("regenerate", Regeneration))).regenerate
+
+
+def _with_sources(values: Any) -> Any:
+    """The same with a list where one source is named."""
+    is_one = isinstance(values, dict) and isinstance(values.get("source"), str)
+    return {**values, "source": [values["source"]]} if is_one else values
 
 
 def checked_launcher(values: Any) -> Launcher:

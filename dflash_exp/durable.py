@@ -8,16 +8,22 @@ import shutil
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import BinaryIO
 
 UNFINISHED = ".unfinished"
 
 
 def write_whole(path: Path, content: str | bytes) -> None:
     """Write a small file, text as UTF-8, so that it is there whole or as it was before; what fails leaves nothing."""
+    write_file(path, lambda file: file.write(content.encode() if isinstance(content, str) else content))
+
+
+def write_file(path: Path, fill: Callable[[BinaryIO], object]) -> None:
+    """The same of a file of any size, which `fill` writes piece by piece."""
     handle, unfinished = tempfile.mkstemp(UNFINISHED, f".{path.name}-", path.parent)
     try:
         with os.fdopen(handle, "wb") as file:
-            file.write(content.encode() if isinstance(content, str) else content)
+            fill(file)
             file.flush()
             os.fsync(handle)
         os.chmod(unfinished, 0o644)

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -24,7 +24,7 @@ from dflash_exp.drafter.shape import DrafterShape
 from dflash_exp.target import FrozenTarget, TargetConfig, is_directory, load_model, read_settings
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 FINGERPRINT_VALUES = 4096
 WEIGHTS = "model.safetensors"
@@ -72,15 +72,20 @@ def load(
     )
     shape = target_shape(model.config)
     drafter_shape = shape_for(shape, mask_token_id(config.mask_token_id, tokenizer, shape.vocab_size))
-    stated = model.generation_config.eos_token_id if model.generation_config is not None else None
-    eos = tokenizer.eos_token_id if stated is None else stated
     return LoadedTarget(
         model=FrozenTarget(model, drafter_shape.target_layer_ids),
         tokenizer=tokenizer,
         drafter_shape=drafter_shape,
-        eos_ids=tuple(eos) if isinstance(eos, list) else () if eos is None else (eos,),
+        eos_ids=eos_ids(model, tokenizer),
         max_position_embeddings=model.config.get_text_config(decoder=True).max_position_embeddings,
     )
+
+
+def eos_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:
+    """The tokens that end a text, as the model states them, else its tokenizer."""
+    stated = model.generation_config.eos_token_id if model.generation_config is not None else None
+    eos: Any = tokenizer.eos_token_id if stated is None else stated
+    return tuple(eos) if isinstance(eos, list) else () if eos is None else (eos,)
 
 
 def located(config: TargetConfig) -> TargetConfig:

@@ -16,16 +16,16 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dflash_exp.config import leaves
+from dflash_exp.begun import begun_alike
 from dflash_exp.console import LastingConsole
 from dflash_exp.data.assemble import Store, assemble
 from dflash_exp.data.part import Recipe, is_whole, part_path
 from dflash_exp.data.preparation import Preparation
 from dflash_exp.data.report import document, lines, preview
-from dflash_exp.data.sources import CHUNK_BYTES, CHUNK_ROWS, Chunk, Source, chunks, find_sources
+from dflash_exp.data.sources import CHUNK_BYTES, CHUNK_ROWS, Chunk, Source, chunks, find_sources, share_read
 from dflash_exp.data.store import TooLong, read_split
 from dflash_exp.data.template import Encoder
-from dflash_exp.durable import UNFINISHED, remove_unfinished, write_whole
+from dflash_exp.durable import remove_unfinished, write_whole
 from dflash_exp.models import known_shape, located
 from dflash_exp.part_workers import PartMaker, Tokens, load_tokenizer, made
 from dflash_exp.stop import StopSignals
@@ -58,7 +58,7 @@ class Job:
 def prepare(settings: Preparation, target: TargetConfig, seed: int, stop: StopSignals) -> int:
     """Make the store, or go on with it. Raises ValueError, one line, for what the user got wrong."""
     job, console = _job(settings, target, seed), LastingConsole()
-    if (job.folder / MANIFEST).is_file() and _begun_alike(job):
+    if (job.folder / MANIFEST).is_file() and begun_alike(job.folder / ASKED, _asked(job), "prepare"):
         console.say(f"{job.folder} is finished; to make it anew choose another prepare.out, or remove it")
         return DONE
     _begin(job)
@@ -98,36 +98,9 @@ def _asked(job: Job) -> dict[str, Any]:
     }
 
 
-def _begun_alike(job: Job) -> bool:
-    """Whether the folder was begun by the same command; ValueError if by another, or if other things lie there."""
-    path = job.folder / ASKED
-    if not path.is_file():
-        if job.folder.exists() and not (job.folder.is_dir() and _holds_nothing(job.folder)):
-            raise ValueError(f"prepare.out must be a new folder, {job.folder} holds other things; choose another one")
-        return False
-    before, now = (leaves(said) for said in (json.loads(path.read_text("utf-8")), _asked(job)))
-    for key in [*now, *before]:
-        if before.get(key) != now.get(key):
-            raise ValueError(
-                f"prepare.out must have been begun with the same settings and input, {job.folder} was not: {key} was "
-                f"{_short(before.get(key))} and is {_short(now.get(key))}; choose another prepare.out"
-            )
-    return True
-
-
-def _holds_nothing(folder: Path) -> bool:
-    return all(path.name.endswith(UNFINISHED) for path in folder.iterdir())
-
-
-def _short(value: object) -> str:
-    """Enough of it to tell it from another."""
-    said = json.dumps(value)
-    return said if len(said) <= 60 else f"{said[:60]}..."
-
-
 def _begin(job: Job) -> None:
     """A folder that says what was asked for before the first part is made."""
-    alike = _begun_alike(job)
+    alike = begun_alike(job.folder / ASKED, _asked(job), "prepare")
     (job.folder / PARTS).mkdir(parents=True, exist_ok=True)
     remove_unfinished(job.folder)
     remove_unfinished(job.folder / PARTS)
@@ -148,19 +121,10 @@ def _make_parts(job: Job, stop: StopSignals, progress: InputProgress) -> int | N
 
     make = PartMaker(parts, job.tokens, Recipe(job.settings, job.vocab_size))
     n_workers = job.settings.workers or n_cores()
-    before = _bytes_before(job.sources)
+    share = share_read(job.sources)
     for chunk in made(make, missing(), n_workers, lambda: stop.requested is not None):
-        progress.update((before[chunk.source.name] + chunk.done_share * chunk.source.n_bytes) / max(1, before[""]))
+        progress.update(share(chunk))
     return None if stop.requested else n_parts
-
-
-def _bytes_before(sources: Sequence[Source]) -> dict[str, int]:
-    """Of all sources before each; under "" of all there are."""
-    before, total = {}, 0
-    for source in sources:
-        before[source.name] = total
-        total += source.n_bytes
-    return {**before, "": total}
 
 
 def n_cores() -> int:

@@ -17,6 +17,8 @@ MAY_SEE: dict[str, set[str]] = {
     "optim": set(),
     "plan": {"messages", "plan"},
     "data": {"messages", "data"},
+    "regenerate": {"regenerate", "data", "durable"},
+    "begun": {"config", "durable"},
     "drafter": {"messages", "drafter"},
     "telemetry": {"messages", "telemetry"},
     "compare": {"messages", "compare"},
@@ -75,6 +77,7 @@ ONLY_IN = {
     "submitit": {"launch"},
     "wandb": {"telemetry", "compare"},
     "matplotlib": {"compare"},
+    "httpx2": {"regenerate"},
 }
 WITHOUT_HYDRA = ("experiment", "planning", "scoring", "evaluation", "config")
 

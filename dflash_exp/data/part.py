@@ -7,7 +7,7 @@ part, so parts are made by several processes, and those that are there are not m
 import json
 import os
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from dflash_exp.data.conversation import Conversation, Empty, Malformed, conversation
 from dflash_exp.data.preparation import Preparation, Thinking
+from dflash_exp.data.rows import values
 from dflash_exp.data.sources import Chunk
 from dflash_exp.data.template import Encoded, Encoder, Inexact
 
@@ -73,8 +74,8 @@ def token_type(vocab_size: int) -> pa.DataType:
 
 def write_part(folder: Path, chunk: Chunk, encoder: Encoder, recipe: Recipe) -> None:
     """Make a chunk's part. Raises ValueError for a token that is not the vocabulary's."""
-    values = list(_values(chunk))
-    sorted_out = [_sorted_out(where, value, recipe.settings) for where, value in values]
+    read_rows = list(values(chunk))
+    sorted_out = [_sorted_out(where, value, recipe.settings) for where, value in read_rows]
     read = [one for one in sorted_out if isinstance(one, _Read)]
     left_out = [one for one in sorted_out if isinstance(one, LeftOut)]
     rows: list[tuple[_Read, Encoded]] = []
@@ -84,32 +85,9 @@ def write_part(folder: Path, chunk: Chunk, encoder: Encoder, recipe: Recipe) -> 
             left_out.append(judged)
         else:
             rows.append((one, judged))
-    said = {"n_rows": len(values), "left_out": [[one.fate, one.where, one.why] for one in left_out]}
+    said = {"n_rows": len(read_rows), "left_out": [[one.fate, one.where, one.why] for one in left_out]}
     table = _table(rows, recipe.vocab_size).replace_schema_metadata({"part": json.dumps(said)})
     _write(part_path(folder, chunk.index), table)
-
-
-def _values(chunk: Chunk) -> Iterator[tuple[str, object]]:
-    """Where each row is, and what it holds; Malformed or Empty where that cannot be read."""
-    if isinstance(chunk.rows, bytes):
-        lines = chunk.rows.split(b"\n")
-        for i, line in enumerate(lines[:-1] if lines[-1] == b"" else lines):
-            yield f"{chunk.source.name}:{chunk.first + i}", _of_line(line, chunk.source.kind)
-    else:
-        for i, row in enumerate(chunk.rows.to_pylist()):
-            yield f"{chunk.source.name}:{chunk.first + i}", row
-
-
-def _of_line(line: bytes, kind: str) -> object:
-    if not line.strip():
-        return Empty("the line is blank")
-    try:
-        text = line.decode()
-        return {"text": text.removesuffix("\r")} if kind == "text" else json.loads(text)
-    except UnicodeDecodeError as error:
-        return Malformed(f"a line must be UTF-8, byte {error.start + 1} is not")
-    except (ValueError, RecursionError) as error:
-        return Malformed(f"a line must be JSON, it is not: {error}")
 
 
 def _sorted_out(where: str, value: object, settings: Preparation) -> _Read | LeftOut:

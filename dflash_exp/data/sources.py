@@ -1,10 +1,11 @@
 """Files, folders and datasets become chunks of raw rows, a few megabytes at a time.
 
-In: what `prepare.source` names. Out: `Chunk`s, the same ones in the same order whoever asks, so that a chunk's number
-says what is in it. Lines are cut here and read as JSON by the workers; .gz and .zst are unpacked on the way.
+In: what `prepare.source` or `regenerate.source` names. Out: `Chunk`s, the same ones in the same order whoever asks, so
+that a chunk's number says what is in it. Lines are cut here and read as JSON by the workers; .gz and .zst are unpacked
+on the way.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from glob import glob, has_magic
 from pathlib import Path
@@ -50,22 +51,22 @@ class Chunk:
     """Of the source, with this chunk."""
 
 
-def find_sources(wanted: Sequence[str]) -> tuple[list[Source], list[str]]:
+def find_sources(wanted: Sequence[str], key: str = "prepare.source") -> tuple[list[Source], list[str]]:
     """Everything that was named, in the order of the names, and the files in folders that are of no known kind.
 
-    Raises ValueError, one line, for what is not there or cannot be read.
+    `key` is what the user calls them. Raises ValueError, one line, for what is not there or cannot be read.
     """
     found: dict[str, Source] = {}
     left_out: list[str] = []
     for name in wanted:
         if name.startswith(HUB) or _is_dataset(Path(name)):
-            found |= {source.name: source for source in _datasets(name)}
+            found |= {source.name: source for source in _datasets(name, key)}
             continue
-        paths = _paths(name)
+        paths = _paths(name, key)
         named = [path for path in paths if _kind(path) is not None]
         if not named:
             raise ValueError(
-                f"prepare.source must name {', '.join((*LINES, *TABLES))} (also .gz, .zst), a folder of them, or "
+                f"{key} must name {', '.join((*LINES, *TABLES))} (also .gz, .zst), a folder of them, or "
                 f"hf:owner/name, got {name!r} with {len(paths)} files of other kinds; is it spelt right?"
             )
         left_out += [str(path) for path in paths if _kind(path) is None]
@@ -89,14 +90,23 @@ def chunks(sources: Sequence[Source]) -> Iterator[Chunk]:
             ) from error
 
 
-def _paths(name: str) -> list[Path]:
+def share_read(sources: Sequence[Source]) -> Callable[[Chunk], float]:
+    """How much of all sources is read once a chunk of theirs is."""
+    before, total = dict[str, int](), 0
+    for source in sources:
+        before[source.name] = total
+        total += source.n_bytes
+    return lambda chunk: (before[chunk.source.name] + chunk.done_share * chunk.source.n_bytes) / max(1, total)
+
+
+def _paths(name: str, key: str) -> list[Path]:
     if has_magic(name) and not Path(name).exists():
         return sorted(path for path in map(Path, glob(name, recursive=True)) if path.is_file())
     path = Path(name)
     if path.is_dir():
         return sorted(inner for inner in path.rglob("*") if inner.is_file())
     if not path.is_file():
-        raise ValueError(f"prepare.source must be there, got {name!r}, which is not; is it spelt right?")
+        raise ValueError(f"{key} must be there, got {name!r}, which is not; is it spelt right?")
     return [path]
 
 
@@ -138,7 +148,7 @@ def _tables(source: Source) -> Iterator[tuple[int, pa.RecordBatch, float]]:
 
 def _dataset_tables(source: Source) -> Iterator[tuple[int, pa.RecordBatch, float]]:
     name, _, split = source.name.rpartition(":")
-    dataset = _loaded(name)[split]
+    dataset = _loaded(name, source.name)[split]
     pieces = dataset.with_format("arrow").iter(CHUNK_ROWS)
     yield from _numbered((batch for piece in pieces for batch in piece.to_batches()), len(dataset))
 
@@ -155,19 +165,19 @@ def _is_dataset(path: Path) -> bool:
     return (path / "state.json").is_file() or (path / "dataset_dict.json").is_file()
 
 
-def _datasets(name: str) -> list[Source]:
+def _datasets(name: str, key: str) -> list[Source]:
     hub = name.removeprefix(HUB)
     name, _, only = (HUB + hub).rpartition(":") if name.startswith(HUB) and ":" in hub else (name, "", "")
-    splits = _loaded(name)
+    splits = _loaded(name, key)
     if only and only not in splits:
-        raise ValueError(f"prepare.source must name a split of {name}, got {only}; there are {', '.join(splits)}")
+        raise ValueError(f"{key} must name a split of {name}, got {only}; there are {', '.join(splits)}")
     wanted = [only] if only else list(splits)
     return [
         Source(f"{name}:{split}", "dataset", splits[split].data.nbytes, splits[split]._fingerprint) for split in wanted
     ]
 
 
-def _loaded(name: str) -> dict[str, Any]:
+def _loaded(name: str, key: str) -> dict[str, Any]:
     """The splits of a dataset, from disk or the hub; raises ValueError, one line."""
     import datasets
 
@@ -178,5 +188,5 @@ def _loaded(name: str) -> dict[str, Any]:
             loaded = datasets.load_from_disk(name)
     except Exception as error:  # the library raises a kind of its own for each way in which it finds nothing
         reason = " ".join(str(error).split())
-        raise ValueError(f"prepare.source must be a dataset, {name} is not: {reason}; is it spelt right?") from error
+        raise ValueError(f"{key} must be a dataset, {name} is not: {reason}; is it spelt right?") from error
     return {str(split): loaded[split] for split in loaded} if isinstance(loaded, dict) else {"all": loaded}

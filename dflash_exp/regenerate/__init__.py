@@ -1,0 +1,1 @@
+"""Conversations whose assistant turns are rewritten by the target."""
