@@ -64,6 +64,9 @@ def main(arguments: list[str] | None = None) -> int:
             return _answered(arguments)
         except ConfigError as error:
             return refused(error)
+        except BrokenPipeError:  # who read it has gone: `dflash-exp logs RUN | head`
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return DONE
         except KeyboardInterrupt:
             print("dflash-exp: interrupted; what the run had written stays in its directory", file=sys.stderr)
             if arguments is None:  # at once: neither threads nor a mirror's last words are waited for
@@ -74,7 +77,7 @@ def main(arguments: list[str] | None = None) -> int:
 def _answered(arguments: list[str] | None) -> int:
     name, *rest = (sys.argv[1:] if arguments is None else arguments) or ["--help"]
     if name in ("-h", "--help"):
-        print(_help())
+        print(_help(), flush=True)
         return DONE
     if name == "--version":
         print(_version())
@@ -83,7 +86,7 @@ def _answered(arguments: list[str] | None) -> int:
         return _completed(rest)
     verb = _verb(name)
     if "-h" in rest or "--help" in rest:
-        print(verb.help())
+        print(verb.help(), flush=True)
         return DONE
     with announced(lambda line: print(f"dflash-exp: {line}", file=sys.stderr)):
         return verb.run(rest)

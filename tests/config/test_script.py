@@ -27,6 +27,13 @@ def script(*arguments: str, where: Path, package_root: Path = ROOT) -> subproces
     return python("-m", "dflash_exp.cli", *arguments, where=where, package_root=package_root)
 
 
+def test_help_whose_reader_has_gone_says_nothing(tmp_path: Path) -> None:
+    command = f"{sys.executable} -m dflash_exp.cli --help | true; exit ${{PIPESTATUS[0]}}"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    ended = subprocess.run(["bash", "-c", command], cwd=tmp_path, env=environment, capture_output=True, timeout=60)
+    assert (ended.returncode, ended.stderr) == (0, b"")
+
+
 def test_the_script_has_help(tmp_path: Path) -> None:
     assert "usage: dflash-exp VERB" in script("--help", where=tmp_path).stdout
 
