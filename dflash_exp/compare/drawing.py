@@ -31,6 +31,8 @@ COLOURS = ("#3f7fc0", "#d9742f", "#3f9e62", "#b54d84", "#8a73c9", "#a88a32", "#3
 LINES: tuple[Literal["-", "--", ":"], ...] = ("-", "--", ":")
 GRID = 120
 """Points of a curve."""
+LEGEND_CHARACTERS = 112
+"""Of labels that fit beside one another, with six for each label's line."""
 
 
 @dataclass(frozen=True)
@@ -123,17 +125,25 @@ def token_axis(axes: Axes) -> None:
     axes.set_xlabel("tokens trained")
 
 
+def stacked(label: str) -> str:
+    """An arm of several overrides, one below the other: a long line would be cut off."""
+    return label.replace(" ", "\n")
+
+
 def legend(figure: Figure, drawn: Sequence[Drawn]) -> None:
     """The arms, above everything."""
     from matplotlib.lines import Line2D
 
+    labels = [stacked(each.arm.label) for each in drawn]
+    longest = max(len(line) for label in labels for line in label.split("\n"))
     handles = [
-        Line2D([], [], color=each.colour, linestyle=each.line, linewidth=3, label=each.arm.label) for each in drawn
+        Line2D([], [], color=each.colour, linestyle=each.line, linewidth=3, label=label)
+        for each, label in zip(drawn, labels, strict=True)
     ]
     figure.legend(
         handles=handles,
         loc="outside upper left",
-        ncols=min(4, len(handles)),
+        ncols=max(1, min(4, len(handles), LEGEND_CHARACTERS // (longest + 6))),
         frameon=False,
         fontsize=8.5,
         labelcolor=INK,
@@ -165,9 +175,10 @@ def png(figure: Figure) -> bytes:
 
 def svg(figure: Figure, name: str) -> str:
     """As a file of lines and text; the name keeps its ids apart from those of others in a page."""
-    buffer = io.StringIO()
+    buffer, dpi = io.StringIO(), figure.dpi
     with rc_context({"svg.fonttype": "none", "svg.hashsalt": name}):
         FigureCanvasSVG(figure).print_svg(buffer, metadata={"Date": None, "Creator": None})
+    figure.set_dpi(dpi)  # which the printer leaves at 72
     return buffer.getvalue()
 
 

@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
-from dflash_exp.compare.drawing import Drawn, bare, legend, new_figure, short, titled
+from dflash_exp.compare.drawing import Drawn, bare, legend, new_figure, short, stacked, titled
 from dflash_exp.compare.judged import Contrast, Values
 from dflash_exp.compare.measures import Measure
 from dflash_exp.compare.plan_panels import FAINT, INK
@@ -30,7 +30,10 @@ def verdict_figure(contrasts: Sequence[Contrast], drawn: Sequence[Drawn], kind: 
         reach += _draw_contrast(axes, row, contrast, unit, colour[contrast.a])
     axes.axvspan(-percents[0], percents[0], color=MARGIN_COLOUR, alpha=0.13, linewidth=0)
     axes.axvline(0, color=FAINT, linewidth=1)
-    names = [contrast.a + ("" if contrast.adjustment != "none" else "  (asked beforehand)") for contrast in contrasts]
+    names = [
+        stacked(contrast.a) + ("" if contrast.adjustment != "none" else "\n(asked beforehand)")
+        for contrast in contrasts
+    ]
     axes.set_yticks(range(len(contrasts)), names)
     limit = 1.12 * max(reach) or 1.0  # of one seed nothing reaches anywhere
     axes.set(ylim=(len(contrasts) - 0.4, -0.6), xlim=(-limit, limit))
@@ -93,6 +96,6 @@ def conflict_figure(matrices: Sequence[tuple[str, Sequence[int], np.ndarray]]) -
             axes.text(column, row, text, ha="center", va="center", size=7, color=ink)
         axes.set_xticks(range(len(buckets)), [str(b) for b in buckets])
         axes.set_yticks(range(len(buckets)), [str(b) for b in buckets])
-        titled(axes, label)
+        titled(axes, stacked(label))
         bare(axes)
     return figure

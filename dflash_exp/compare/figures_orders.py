@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
 from dflash_exp.compare import plan_shares
-from dflash_exp.compare.drawing import bare, new_figure, titled
+from dflash_exp.compare.drawing import bare, new_figure, stacked, titled
 from dflash_exp.compare.plan_panels import FAINT, TOO_RARE_TO_TOO_OFTEN
 
 STRIP_COLUMNS, EVERY_BATCH, N_PIECES = 160, 300, 100
@@ -33,7 +33,7 @@ def shares_figure(orders: Orders) -> Figure:
     for place, (label, order) in enumerate(orders):
         axes = figure.add_subplot(grid[place // n_columns, place % n_columns])
         _draw_shares(axes, order)
-        titled(axes, label)
+        titled(axes, stacked(label))
         bare(axes)
         if place // n_columns == n_rows - 1:
             axes.set_xlabel("share of the run")

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from matplotlib.text import Text
 
-from dflash_exp.compare.drawing import band, inline, on_grid, svg
+from dflash_exp.compare.drawing import band, inline, on_grid, png, settle, svg
 from dflash_exp.compare.figures import conflict_of, orders_of, pictures
 from dflash_exp.compare.report import Report
 from tests.compare.sweeps import ANALYSIS, Job, write_jobs
@@ -85,3 +86,21 @@ def test_one_seed_without_decoding_is_drawn_without_a_warning(tmp_path: Path) ->
     for decoded in folder.glob("*/evaluation.json"):
         decoded.unlink()
     assert "loss" in names(report(folder))
+
+
+def test_a_long_name_of_an_arm_is_not_cut_off(tmp_path: Path) -> None:
+    long = ("interleave=stride_jitter", "drafter.anchors=64", "batches.budget_tokens=1024")
+    made = [job if job.arm == "shuffle" else replace(job, overrides=(*long, f"seed={job.seed}")) for job in jobs()]
+    for picture in pictures(report(write_jobs(tmp_path, made)), {}):
+        settle(picture.figure)
+        for text in (text for text in picture.figure.findobj(Text) if isinstance(text, Text) and text.get_text()):
+            box = text.get_window_extent()
+            inside = box.x0 >= 0 and box.x1 <= picture.figure.bbox.width
+            assert inside or "=" not in text.get_text(), (picture.name, text.get_text())
+
+
+def test_a_picture_keeps_its_resolution_when_it_is_drawn_in_lines_first(tmp_path: Path) -> None:
+    figure = settle(pictures(report(write_jobs(tmp_path, jobs())), {})[0].figure)
+    before = png(figure)
+    svg(figure, "x")
+    assert png(figure) == before
