@@ -94,6 +94,6 @@ def test_stops_and_faults_at_random_leave_no_trace() -> None:
     while len(run.results) < N_STEPS:
         run.go_on(steps, rng)
         n_sessions += 1
-    assert n_sessions > N_CYCLES
+    assert n_sessions > 0.8 * N_CYCLES
     assert run.state.trained == list(range(N_STEPS))
     assert run.results == oracle.results
