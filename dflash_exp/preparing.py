@@ -26,6 +26,7 @@ from dflash_exp.data.sources import CHUNK_BYTES, CHUNK_ROWS, Chunk, Source, chun
 from dflash_exp.data.store import TooLong, read_split
 from dflash_exp.data.template import Encoder
 from dflash_exp.durable import remove_unfinished, write_whole
+from dflash_exp.launch.children import DONE, STOPPED
 from dflash_exp.models import known_shape, located
 from dflash_exp.part_workers import PartMaker, Tokens, load_tokenizer, made
 from dflash_exp.stop import StopSignals
@@ -35,7 +36,6 @@ from dflash_exp.telemetry.input_progress import InputProgress
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-DONE, STOPPED = 0, 75
 ASKED, PARTS, MANIFEST = "prepare.json", "parts", "manifest.json"
 NO_MATTER = ("workers", "out", "source")
 """Keys of `prepare` that may differ when it goes on; the sources are compared file by file."""

@@ -23,6 +23,7 @@ from dflash_exp.data.regeneration import Regeneration
 from dflash_exp.data.rows import values
 from dflash_exp.data.sources import Source, chunks, find_sources, share_read
 from dflash_exp.durable import write_whole
+from dflash_exp.launch.children import DONE, FAILED, STOPPED
 from dflash_exp.regenerate.kept import CONVERSATIONS, JOURNAL, Kept
 from dflash_exp.regenerate.report import Tally, document, lines
 from dflash_exp.regenerate.rewriting import Failed, Rewriter, Rewriting, Row
@@ -30,7 +31,6 @@ from dflash_exp.regenerate.server import Lost, Server
 from dflash_exp.stop import StopSignals
 from dflash_exp.telemetry.input_progress import InputProgress
 
-DONE, FAILED, STOPPED = 0, 1, 75
 ASKED, REPORT = "regenerate.json", "report.json"
 MATTER = ("temperature", "max_tokens", "seed", "last_turn_only")
 """Keys of `regenerate` that decide what is written; in this process `batch`, too."""

@@ -7,8 +7,7 @@ is taken, shared, for some microseconds; a run that begins in just these would f
 
 import fcntl
 import json
-import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -174,13 +173,6 @@ def find_runs(folder: Path) -> list[Found]:
     if not found:
         raise ConfigError(f"{what}, got {folder}, which holds none; say where `dflash-exp train` put them")
     return [run if run.damage else replace(run, damage=_damaged_jobs(run.run_dir)) for run in found]
-
-
-def say_damaged(runs: Sequence[Found]) -> None:
-    """A line for each that is left as it is because it cannot be read."""
-    for run in runs:
-        if run.damage is not None:
-            print(f"dflash-exp: {run.damage} ({run.run_dir} is left as it is)", file=sys.stderr)
 
 
 def _inside(folder: Path) -> list[Found]:

@@ -10,10 +10,10 @@ from pathlib import Path
 from dflash_exp.launch import queue
 from dflash_exp.launch.children import DONE, FAILED
 from dflash_exp.queued import held_jobs
-from dflash_exp.run_state import Found, find_runs, run_state, say_damaged
+from dflash_exp.run_state import Found, find_runs, run_state
 from dflash_exp.submitted import jobs_of
 from dflash_exp.suggest import ConfigError, parsed
-from dflash_exp.verbs.verb import Verb
+from dflash_exp.verbs.verb import Verb, say_damaged
 
 
 def cancel(arguments: list[str]) -> int:

@@ -1,28 +1,24 @@
 """The verb prepare."""
 
-from dflash_exp.launch.children import DONE
+from typing import TYPE_CHECKING
+
 from dflash_exp.stop import StopSignals
-from dflash_exp.suggest import ConfigError, one_line
-from dflash_exp.verbs.verb import Verb
+from dflash_exp.verbs.verb import Verb, from_one_job
+
+if TYPE_CHECKING:
+    from dflash_exp.compose import Job
 
 
 def prepare(arguments: list[str]) -> int:
     """Make a store of raw conversations."""
-    from dflash_exp.compose import compose_jobs
+    return from_one_job(arguments, "prepare makes one store", _make)
 
-    jobs = compose_jobs(arguments)
-    if not jobs:
-        return DONE
-    if jobs[0].in_sweep:
-        raise ConfigError("prepare makes one store, got a sweep; leave out -m and sweeps=")
+
+def _make(job: "Job") -> int:
     from dflash_exp.preparing import prepare as make_store
 
-    job = jobs[0]
     assert job.preparation is not None, "composed with every job"
-    try:
-        return make_store(job.preparation, job.config.target, job.config.seeds.data, StopSignals())
-    except ValueError as error:
-        raise ConfigError(one_line(str(error))) from error
+    return make_store(job.preparation, job.config.target, job.config.seeds.data, StopSignals())
 
 
 VERB = Verb(

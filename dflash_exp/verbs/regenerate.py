@@ -1,28 +1,24 @@
 """The verb regenerate."""
 
-from dflash_exp.launch.children import DONE
+from typing import TYPE_CHECKING
+
 from dflash_exp.stop import StopSignals
-from dflash_exp.suggest import ConfigError, one_line
-from dflash_exp.verbs.verb import Verb
+from dflash_exp.verbs.verb import Verb, from_one_job
+
+if TYPE_CHECKING:
+    from dflash_exp.compose import Job
 
 
 def regenerate(arguments: list[str]) -> int:
     """Have the target rewrite the assistant turns of conversations."""
-    from dflash_exp.compose import compose_jobs
+    return from_one_job(arguments, "regenerate makes one folder", _rewrite)
 
-    jobs = compose_jobs(arguments)
-    if not jobs:
-        return DONE
-    if jobs[0].in_sweep:
-        raise ConfigError("regenerate makes one folder, got a sweep; leave out -m and sweeps=")
+
+def _rewrite(job: "Job") -> int:
     from dflash_exp.regenerating import regenerate as rewrite
 
-    job = jobs[0]
     assert job.regeneration is not None, "composed with every job"
-    try:
-        return rewrite(job.regeneration, job.config, StopSignals())
-    except ValueError as error:
-        raise ConfigError(one_line(str(error))) from error
+    return rewrite(job.regeneration, job.config, StopSignals())
 
 
 VERB = Verb(

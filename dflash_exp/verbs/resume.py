@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 from dflash_exp.launch.children import DONE, WRONG_INPUT
 from dflash_exp.queued import held_jobs
-from dflash_exp.run_state import Found, find_runs, run_state, say_damaged
+from dflash_exp.run_state import Found, find_runs, run_state
 from dflash_exp.stop import StopSignals
 from dflash_exp.submitted import is_submitted, jobs_of
 from dflash_exp.suggest import ConfigError, parsed
 from dflash_exp.sweep_directory import read_sweep
 from dflash_exp.verbs.in_turn import trained_here
-from dflash_exp.verbs.verb import Verb
+from dflash_exp.verbs.verb import Verb, say_damaged
 
 if TYPE_CHECKING:
     from dflash_exp.compose import Job

@@ -6,12 +6,17 @@ imports all of them for every command, `--help` too.
 
 import argparse
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from dflash_exp.launch.children import WRONG_INPUT
+from dflash_exp.launch.children import DONE, WRONG_INPUT
 from dflash_exp.options import group_options
-from dflash_exp.suggest import ConfigError
+from dflash_exp.suggest import ConfigError, one_line
+
+if TYPE_CHECKING:
+    from dflash_exp.compose import Job
+    from dflash_exp.run_state import Found
 
 
 @dataclass(frozen=True)
@@ -71,3 +76,28 @@ def refused(error: ConfigError) -> int:
     """Say in one line on stderr what the user got wrong; the exit code for it."""
     print(f"dflash-exp: {error}", file=sys.stderr)
     return WRONG_INPUT
+
+
+def from_one_job(arguments: list[str], makes: str, make: "Callable[[Job], int]") -> int:
+    """Of a verb whose overrides mean one thing: what `make` answers, whose ValueError is the user's mistake.
+
+    Raises ConfigError; `makes` says what there is one of.
+    """
+    from dflash_exp.compose import compose_jobs
+
+    jobs = compose_jobs(arguments)
+    if not jobs:
+        return DONE
+    if jobs[0].in_sweep:
+        raise ConfigError(f"{makes}, got a sweep; leave out -m and sweeps=")
+    try:
+        return make(jobs[0])
+    except ValueError as error:
+        raise ConfigError(one_line(str(error))) from error
+
+
+def say_damaged(runs: "Sequence[Found]") -> None:
+    """A line for each that is left as it is because it cannot be read."""
+    for run in runs:
+        if run.damage is not None:
+            print(f"dflash-exp: {run.damage} ({run.run_dir} is left as it is)", file=sys.stderr)
