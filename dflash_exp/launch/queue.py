@@ -106,10 +106,20 @@ def meeting_point() -> tuple[str, str]:
 
 def at_the_limit() -> str | None:
     """That this job has gone back to its queue as often as it may; None where it may again, or is in no queue."""
-    limit, before = os.environ.get(LIMIT), os.environ.get("SLURM_RESTART_COUNT", "0")
-    if limit is None or int(before) < int(limit):
-        return None
-    return f"requeued {before} times, which is hydra.launcher.max_requeues={limit}: only dflash-exp resume goes on"
+    limit = os.environ.get(LIMIT)
+    spent = None if limit is None else _spent(int(limit))
+    return None if spent is None else f"{spent}: only dflash-exp resume goes on"
+
+
+def _n_requeues() -> int:
+    """How often this job has gone back to its queue."""
+    return int(os.environ.get("SLURM_RESTART_COUNT", "0"))
+
+
+def _spent(max_requeues: int) -> str | None:
+    """That it may not again, None where it may."""
+    n = _n_requeues()
+    return None if n < max_requeues else f"requeued {n} times, which is hydra.launcher.max_requeues={max_requeues}"
 
 
 def requeue(max_requeues: int) -> Requeued:
@@ -119,7 +129,7 @@ def requeue(max_requeues: int) -> Requeued:
     RUNNING.
     """
     # Not SLURM_JOB_ID: an array's last task has the array's own number, under which all of it would be requeued.
-    job_id, before = own_job_id(), int(os.environ.get("SLURM_RESTART_COUNT", "0"))
+    job_id = own_job_id()
     shown = _asked(["scontrol", "--oneliner", "show", "job", job_id])
     found = re.search(r"\bJobState=(\w+)", "" if shown is None else shown.stdout)
     state = "RUNNING" if found is None else found[1]
@@ -127,14 +137,14 @@ def requeue(max_requeues: int) -> Requeued:
         return Requeued(True, "requeued by Slurm")
     if state != "RUNNING":
         return Requeued(False, f"the job ends ({state}), cancelled perhaps: not requeued; dflash-exp resume goes on")
-    if before >= max_requeues:
-        limit = f"hydra.launcher.max_requeues={max_requeues}"
-        return Requeued(False, f"requeued {before} times, which is {limit}: not requeued; dflash-exp resume goes on")
+    spent = _spent(max_requeues)
+    if spent is not None:
+        return Requeued(False, f"{spent}: not requeued; dflash-exp resume goes on")
     done = _asked(["scontrol", "requeue", job_id])
     if done is None or done.returncode != 0:
         why = "scontrol does not answer" if done is None else done.stderr.strip()
         return Requeued(False, f"not requeued ({why}); dflash-exp resume goes on")
-    return Requeued(True, f"requeued, {before + 1} of at most {max_requeues} times")
+    return Requeued(True, f"requeued, {_n_requeues() + 1} of at most {max_requeues} times")
 
 
 def _asked(command: list[str]) -> subprocess.CompletedProcess[str] | None:
