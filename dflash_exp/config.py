@@ -54,6 +54,7 @@ YOUNGER = {
     "optim.lr_reference_weight": None,
     "target.mask_token_id": None,
     "drafter.init_from": None,
+    "target.forward": "batch",
 }
 """Keys that came after runs, each with the value that means what those did: at that value it leaves a run the same."""
 

@@ -13,25 +13,30 @@ from typing import BinaryIO
 UNFINISHED = ".unfinished"
 
 
-def write_whole(path: Path, content: str | bytes) -> None:
-    """Write a small file, text as UTF-8, so that it is there whole or as it was before; what fails leaves nothing."""
-    write_file(path, lambda file: file.write(content.encode() if isinstance(content, str) else content))
+def write_whole(path: Path, content: str | bytes, *, synced: bool = True) -> None:
+    """Write a small file, text as UTF-8, so that it is there whole or as it was before; what fails leaves nothing.
+
+    Not `synced`, that holds of everything but a power cut.
+    """
+    write_file(path, lambda file: file.write(content.encode() if isinstance(content, str) else content), synced=synced)
 
 
-def write_file(path: Path, fill: Callable[[BinaryIO], object]) -> None:
+def write_file(path: Path, fill: Callable[[BinaryIO], object], *, synced: bool = True) -> None:
     """The same of a file of any size, which `fill` writes piece by piece."""
     handle, unfinished = tempfile.mkstemp(UNFINISHED, f".{path.name}-", path.parent)
     try:
         with os.fdopen(handle, "wb") as file:
             fill(file)
             file.flush()
-            os.fsync(handle)
+            if synced:
+                os.fsync(handle)
         os.chmod(unfinished, 0o644)
         os.replace(unfinished, path)
     except BaseException:
         Path(unfinished).unlink(missing_ok=True)
         raise
-    _sync(path.parent)
+    if synced:
+        _sync(path.parent)
 
 
 def write_folder(folder: Path, fill: Callable[[Path], None]) -> None:

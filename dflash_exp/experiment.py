@@ -144,7 +144,7 @@ def leave(session: Session, ended: dict[str, Any]) -> dict[str, Any]:
 
 
 def cache_counts(session: Session) -> dict[str, int] | None:
-    """Batches that this rank's target found, kept and had no room for since it began; None without a cache."""
+    """Forwards that this rank's target found, kept and had no room for since it began; None without a cache."""
     cache = session.built.cache
     return None if cache is None else asdict(cache.counts())
 

@@ -1,11 +1,10 @@
 """The target's features, forwarded once and kept, in this process or in files that runs share; results stay the same.
 
 In: a target, a store of bounded size, and all that features follow from beside the batch. Out: a target that asks the
-store first. What is kept is a *batch*, not a sequence: a batch of other company may be of another shape, and then the
-last bits of a matrix product differ. Measured with the embedded target in fp32 on a CPU: 252 of 358 sequences were
-bitwise the same alone as in their batch, all 358 where they were padded to the batch's width, which no library
-promises. Keyed by everything that goes into the forward, equality needs no promise but that the forward repeats itself.
-The arms of a sweep over order share their batches, seed by seed; runs of other `seeds.data` share none.
+store first. What is kept is what the target forwards at once, keyed by everything that goes into the forward: equality
+needs no promise but that a forward repeats itself. With `target.forward=sequence` that is a sequence: every epoch, seed
+and bucketing of the same data shares them. With `batch` it is a batch, since the last bits may differ in other company:
+the arms of a sweep over order share theirs, seed by seed; runs of other `seeds.data` share none.
 
 What does not fit is forwarded each time, and counted: nothing is put out for it, since a sweep goes through the same
 batches in another order each time, which leaves a store of the newest ones without a hit.
@@ -30,13 +29,32 @@ from safetensors.torch import save
 from torch import Tensor
 
 from dflash_exp.durable import UNFINISHED, write_whole
+from dflash_exp.forwarded import Forward, joined, parts
 from dflash_exp.messages import TargetFeatures, TokenBatch
 
 FEATURES = "features_PF"
 OURS = re.compile(r"\.?[0-9a-f]{64}\.safetensors")
 """How a file of a cache begins, an unfinished one too."""
+LOOK_S = 5.0
+"""How long the size of a shared folder is taken to be what this process knows of it: a look is 1 ms per 500 files."""
 ABANDONED_S = 3600.0
 """An unfinished file older than this is of a process that was killed."""
+
+
+class Target(Protocol):
+    """As `FrozenTarget`."""
+
+    @property
+    def forward(self) -> Forward:
+        """What it forwards at once."""
+        ...
+
+    @property
+    def device(self) -> torch.device: ...
+
+    def features(self, tokens_BT: Tensor, lengths_B: Tensor) -> Tensor:
+        """features_PF of the real tokens."""
+        ...
 
 
 class Store(Protocol):
@@ -53,7 +71,7 @@ class Store(Protocol):
 
 @dataclass(frozen=True)
 class CacheCounts:
-    """Batches of one session and rank."""
+    """Forwards of one session and rank."""
 
     found: int
     kept: int
@@ -66,7 +84,7 @@ class CachedTargets:
     """Targets that share a store."""
 
     def __init__(self, store: Store, inputs: str) -> None:
-        """`inputs`: all that features follow from beside the batch and the threads."""
+        """`inputs`: all that features follow from beside the tokens and the threads."""
         self._store = store
         self._inputs = inputs.encode()
         self._counts = Counter[str]()
@@ -76,29 +94,30 @@ class CachedTargets:
         """So far."""
         return CacheCounts(self._counts["found"], self._counts["kept"], self._counts["not_kept"])
 
-    def wrap(
-        self, target: Callable[[TokenBatch], TargetFeatures], device: torch.device
-    ) -> Callable[[TokenBatch], TargetFeatures]:
-        """The same target on `device`, which forwards what the store does not hold."""
+    def wrap(self, target: Target) -> Callable[[TokenBatch], TargetFeatures]:
+        """The same target, which forwards what the store does not hold."""
 
         def features_of(batch: TokenBatch) -> TargetFeatures:
-            key = self.key(batch)
-            found_PF = self._store.get(key)
-            if found_PF is not None:
-                self._count("found")
-                return TargetFeatures(batch, found_PF.to(device))
-            features = target(batch)
-            kept = self._store.keep(key, features.features_PF.cpu())
-            self._count("kept" if kept else "not_kept")
-            return features
+            cut = parts(target.forward, batch.tokens_BT, batch.lengths_B)
+            return TargetFeatures(batch, joined([self._features(target, *part) for part in cut]))
 
         return features_of
 
-    def key(self, batch: TokenBatch) -> str:
+    def _features(self, target: Target, tokens_BT: Tensor, lengths_B: Tensor) -> Tensor:
+        key = self.key(tokens_BT, lengths_B)
+        found_PF = self._store.get(key)
+        if found_PF is not None:
+            self._count("found")
+            return found_PF.to(target.device)
+        features_PF = target.features(tokens_BT, lengths_B)
+        self._count("kept" if self._store.keep(key, features_PF.cpu()) else "not_kept")
+        return features_PF
+
+    def key(self, tokens_BT: Tensor, lengths_B: Tensor) -> str:
         """Hash of the padded tokens, the lengths, what else features follow from, and the calling thread's threads."""
         digest = hashlib.sha256(self._inputs)
-        digest.update(f"{tuple(batch.tokens_BT.shape)} {torch.get_num_threads()}".encode())
-        for tensor in (batch.tokens_BT, batch.lengths_B):
+        digest.update(f"{tuple(tokens_BT.shape)} {torch.get_num_threads()}".encode())
+        for tensor in (tokens_BT, lengths_B):
             digest.update(tensor.contiguous().numpy().data)
         return digest.hexdigest()
 
@@ -108,7 +127,7 @@ class CachedTargets:
 
 
 class MemoryStore:
-    """In this process: for epochs that hold the batches of the first (`batches.frozen`)."""
+    """In this process: for epochs that hold what the first one forwarded."""
 
     def __init__(self, bound_bytes: int, say: Callable[[str], None]) -> None:
         self._bound_bytes, self._say = bound_bytes, say
@@ -132,9 +151,10 @@ class MemoryStore:
 
 
 class DiskStore:
-    """A file a batch, whole or not there, whoever else writes into the folder; a damaged one is made anew.
+    """A file a forward, whole or not there, whoever else writes into the folder; a damaged one is made anew.
 
-    The bound is of the folder; processes that write at the same moment may exceed it by a batch each.
+    The bound is of the folder, which is looked through once in `LOOK_S`: processes that write at the same moment may
+    exceed it by what they write in between. Files are not synced: what a power cut tears is damaged, and seen to be.
     """
 
     def __init__(self, folder: Path, bound_bytes: int, say: Callable[[str], None]) -> None:
@@ -142,6 +162,7 @@ class DiskStore:
         self._folder, self._bound_bytes, self._say = folder, bound_bytes, say
         self._said: set[str] = set()
         self._lock = Lock()
+        self._held_bytes, self._looked_s = 0, -LOOK_S
         try:
             folder.mkdir(parents=True, exist_ok=True)
             self._remove_abandoned()
@@ -171,16 +192,22 @@ class DiskStore:
         content = save({FEATURES: features_PF.contiguous()}, {"crc32": crc32_of(features_PF)})
         with self._lock:
             try:
-                held = self.n_bytes()
-                if held + len(content) > self._bound_bytes:
-                    self._say_once("full", full_line(str(self._folder), held, self._bound_bytes))
+                self._look()
+                if self._held_bytes + len(content) > self._bound_bytes:
+                    self._say_once("full", full_line(str(self._folder), self._held_bytes, self._bound_bytes))
                     return False
-                write_whole(self._path(key), content)
+                write_whole(self._path(key), content, synced=False)
+                self._held_bytes += len(content)
             except OSError as error:
                 why = f"features cannot be kept in {self._folder} ({error.strerror}): they are made each time"
                 self._say_once("unwritten", why)
                 return False
         return True
+
+    def _look(self) -> None:
+        now_s = time.monotonic()
+        if now_s - self._looked_s >= LOOK_S:
+            self._held_bytes, self._looked_s = self.n_bytes(), now_s
 
     def n_bytes(self) -> int:
         """Of all features in the folder, whoever wrote them."""
@@ -225,8 +252,8 @@ def crc32_of(features_PF: Tensor) -> str:
 
 
 def full_line(where: str, held_bytes: int, bound_bytes: int) -> str:
-    """What is said once when the next batch does not fit."""
+    """What is said once when the next features do not fit."""
     return (
         f"the target's cache in {where} is full ({decimal(held_bytes)} of target.cache_bytes, {decimal(bound_bytes)}): "
-        "other batches are forwarded each time"
+        "what else there is is forwarded each time"
     )

@@ -73,7 +73,7 @@ def load(
     shape = target_shape(model.config)
     drafter_shape = shape_for(shape, mask_token_id(config.mask_token_id, tokenizer, shape.vocab_size))
     return LoadedTarget(
-        model=FrozenTarget(model, drafter_shape.target_layer_ids),
+        model=FrozenTarget(model, drafter_shape.target_layer_ids, config.forward),
         tokenizer=tokenizer,
         drafter_shape=drafter_shape,
         eos_ids=eos_ids(model, tokenizer),

@@ -47,8 +47,8 @@ def target_stages(
     copies = {devices.targets[0]: target}
     for device in devices.targets:
         if device not in copies:
-            copies[device] = FrozenTarget(load_model(located(wanted), device), target.taps)
-    asked = {device: copy if cache is None else cache.wrap(copy, device) for device, copy in copies.items()}
+            copies[device] = FrozenTarget(load_model(located(wanted), device), target.taps, wanted.forward)
+    asked = {device: copy if cache is None else cache.wrap(copy) for device, copy in copies.items()}
     if devices.drafter.type == "cpu":
         return [asked[device] for device in devices.targets]
     return [StreamedTarget(asked[device], device) for device in devices.targets]

@@ -236,10 +236,10 @@ def composition_line(dynamics: Mapping[str, Any]) -> str:
 
 
 def cache_line(by_rank: Sequence[Mapping[str, int]]) -> str:
-    """How many batches the target did not have to forward, over all ranks."""
+    """How many forwards the target did not have to do, over all ranks."""
     found, kept, not_kept = (sum(counts[name] for counts in by_rank) for name in ("found", "kept", "not_kept"))
     full = f", {not_kept} had no room" if not_kept else ""
-    return f"{found} of {found + kept + not_kept} batches were there, {kept} kept{full}"
+    return f"{found} of {found + kept + not_kept} forwards were there, {kept} kept{full}"
 
 
 SHOWN_TIMES = {

@@ -28,6 +28,7 @@ import torch
 from torch import Tensor, nn
 
 from dflash_exp.architecture import check_rope, check_taps, decoder_layers, final_norm, target_shape
+from dflash_exp.forwarded import Forward, joined, parts
 from dflash_exp.messages import TargetFeatures, TokenBatch
 
 if TYPE_CHECKING:  # 4 s to import, which a plan does without
@@ -66,7 +67,7 @@ class TargetConfig:
     """Which target, and how it is loaded. Weights are read from safetensors only."""
 
     path: str
-    """A directory, read without a network, or a hub id `owner/name`."""
+    """A directory, or a hub id `owner/name`."""
     dtype: TargetDtype
     trust_remote_code: bool = False
     """Run model code that comes with the weights: off unless the user says so."""
@@ -77,6 +78,7 @@ class TargetConfig:
     """None: the user's cache folder."""
     mask_token_id: int | None = None
     """None: the tokenizer's mask token, else the first id without a token."""
+    forward: Forward = Forward.BATCH
 
     def __post_init__(self) -> None:
         if self.cache_bytes < 1:
@@ -175,12 +177,13 @@ class FrozenTarget:
     norm in transformers, and so it does here.
     """
 
-    def __init__(self, model: PreTrainedModel, taps: Sequence[int]) -> None:
+    def __init__(self, model: PreTrainedModel, taps: Sequence[int], forward: Forward = Forward.BATCH) -> None:
         """Raises ValueError: layers not found, taps out of range, RoPE refused."""
         check_rope(model.config)
         layers = decoder_layers(model)
         self.shape = target_shape(model.config)
         self.taps = check_taps(taps, self.shape.n_layers)
+        self.forward = forward
         self.model = model.eval().requires_grad_(False)
         self._decoder = model.get_decoder()
         # `past_key_values` until transformers 5.2x renamed it; where both are taken, the old name warns
@@ -216,9 +219,13 @@ class FrozenTarget:
         """The batch with its features, which lie on the target's device in the target's dtype."""
         return TargetFeatures(batch, self.features(batch.tokens_BT, batch.lengths_B))
 
-    @torch.no_grad()
     def features(self, tokens_BT: Tensor, lengths_B: Tensor) -> Tensor:
         """features_PF of the real tokens, sequences one after the other, taps concatenated in ascending order."""
+        return joined([self._features(*part) for part in parts(self.forward, tokens_BT, lengths_B)])
+
+    @torch.no_grad()
+    def _features(self, tokens_BT: Tensor, lengths_B: Tensor) -> Tensor:
+        """The same, by one forward."""
         tokens_BT = tokens_BT.to(self.device, non_blocking=True)
         lengths_B = lengths_B.to(self.device, non_blocking=True)
         capture = _Capture(stop_after=self.taps[-1])

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from dflash_exp.forwarded import Forward
 from dflash_exp.messages import TokenBatch
 from dflash_exp.target import FrozenTarget
 
@@ -55,6 +56,14 @@ def test_a_padded_sequence_has_the_features_it_has_alone(
     lengths = lengths_B.tolist()
     alone = [target.features(tokens_BT[row : row + 1, :n], torch.tensor([n])) for row, n in enumerate(lengths)]
     torch.testing.assert_close(together_PF, torch.cat(alone), rtol=1e-12, atol=1e-12)
+
+
+def test_by_sequence_features_are_bit_for_bit_those_of_each_sequence_alone(
+    make_model: MakeModel, tokens_BT: Tensor, lengths_B: Tensor
+) -> None:
+    model = make_model().eval()
+    alone = [hidden_states(model, tokens_BT[row : row + 1, :n])[2][0] for row, n in enumerate(lengths_B.tolist())]
+    assert torch.equal(FrozenTarget(model, [1], Forward.SEQUENCE).features(tokens_BT, lengths_B), torch.cat(alone))
 
 
 def test_what_stands_in_the_padding_never_matters(make_model: MakeModel, tokens_BT: Tensor, lengths_B: Tensor) -> None:
