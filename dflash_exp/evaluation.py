@@ -162,16 +162,3 @@ def evaluation(pairs: Sequence[DecodedPair], block_size: int, temperature: float
         "temperature": temperature,
         "checkpoint": checkpoint,
     }
-
-
-def evaluate(
-    target: Verifying,
-    start_drafting: Callable[[], Drafting],
-    prompts: Sequence[Tensor],
-    config: DecodeConfig,
-    checkpoint: str,
-    hosts: Hosts,
-) -> dict[str, object]:
-    """Decode the prompts both ways and sum up: the content of evaluation.json. Raises Stopped."""
-    pairs = decode_pairs(target, start_drafting, prompts, config, hosts)
-    return evaluation(pairs, start_drafting().block_size, config.temperature, checkpoint)

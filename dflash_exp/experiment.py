@@ -31,7 +31,7 @@ from dflash_exp.pricing import trained_mfu
 from dflash_exp.published import drafter_there
 from dflash_exp.ranks import Alone, Ranks, lead, share_out, together
 from dflash_exp.run_directory import begun, check_same_run, finished, free_file, locked, place, write_json
-from dflash_exp.scoring import score, store_prompts
+from dflash_exp.scoring import examined_data, score, store_prompts
 from dflash_exp.session import Opening, Session, open_session
 from dflash_exp.stop import Stopped, StopSignals
 from dflash_exp.suggest import ConfigError
@@ -182,7 +182,10 @@ def evaluate(session: Session, prompts: list[Tensor], stop: StopSignals) -> dict
     decoding = greedy_decoding(session.config, target)
     name = folder_name(session.counters.step)
     asked, among_ranks = lambda: stop.requested is not None, partial(share_out, session.ranks)
-    evaluation = score(target, session.built.drafter, prompts, decoding, name, session.console, asked, among_ranks)
+    evaluation = score(
+        target, session.built.drafter, prompts, examined_data(session.config.data), decoding, name, session.console,
+        asked, among_ranks,
+    )  # fmt: skip
     if session.ranks.rank == 0:
         path = free_file(session.run_dir / "evaluation.json")
         write_json(path, evaluation)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import platform
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
@@ -41,6 +41,12 @@ class LoadedTarget:
     drafter_shape: DrafterShape
     eos_ids: tuple[int, ...]
     max_position_embeddings: int
+    is_embedded: bool = False
+    """The one that ships."""
+
+    def words(self, tokens: Sequence[int]) -> str:
+        """The text of some tokens, special ones too."""
+        return str(self.tokenizer.decode(list(tokens)))
 
     def new_drafter(self, compute: ComputeDtype, device: torch.device | None = None) -> Drafter:
         """An untrained drafter, parameters in fp32, with the target's embedding and head, on the target's
@@ -62,7 +68,8 @@ def load(
     from transformers import AutoTokenizer
     from transformers.utils import logging as transformers_logging
 
-    if config.path == EMBEDDED:
+    is_embedded = config.path == EMBEDDED
+    if is_embedded:
         check_embedded_target()
     config = located(config)
     transformers_logging.disable_progress_bar()
@@ -78,6 +85,7 @@ def load(
         drafter_shape=drafter_shape,
         eos_ids=eos_ids(model, tokenizer),
         max_position_embeddings=model.config.get_text_config(decoder=True).max_position_embeddings,
+        is_embedded=is_embedded,
     )
 
 

@@ -19,11 +19,11 @@ from dflash_exp.config import Config, EvaluateOptions
 from dflash_exp.console import LastingConsole
 from dflash_exp.data.store import EmbeddedData, Responses, StoreData, TooLong, read_split
 from dflash_exp.decode import DecodeConfig
+from dflash_exp.doctor.examination import Conversation, Text, examine
 from dflash_exp.drafter.model import ComputeDtype, Drafter
 from dflash_exp.drafter.session import DraftSession
 from dflash_exp.drafter.shape import DrafterShape
-from dflash_exp.evaluation import Hosts
-from dflash_exp.evaluation import evaluate as decode_both_ways
+from dflash_exp.evaluation import Hosts, decode_pairs, evaluation
 from dflash_exp.export import find_drafter
 from dflash_exp.messages import ShareOut
 from dflash_exp.models import LoadedTarget, load
@@ -36,6 +36,8 @@ from dflash_exp.summary import print_evaluation
 from dflash_exp.target import TargetConfig, TargetDtype
 
 EMBEDDED_DATA = EmbeddedData(Responses.model, None, TooLong.error)
+EXAMINED, EXAMINED_TOKENS = 16, 512
+"""Held-out conversations that are examined, and tokens of each."""
 MAX_NEW_TOKENS = 128
 """Where neither the command line nor a run's configuration says it."""
 
@@ -54,6 +56,7 @@ def evaluate(path: Path, config: Config | None, options: EvaluateOptions) -> int
         load_weights(drafter, folder)
         decoding = _decoding(config, options, target)
         sets = _prompt_sets(config, options, target)
+        data = examined_data(_data_of(config, target))
         to_come = config is not None and not finished(path)  # evaluation.json is what its training will write
         wanted = f"evaluation-{folder.name}.json" if to_come else "evaluation.json"
     except ValueError as error:
@@ -61,8 +64,9 @@ def evaluate(path: Path, config: Config | None, options: EvaluateOptions) -> int
     evaluation: dict[str, object] = {}
     for one in reversed(sets):  # thinking on, then what stands at the top: off, as in the paper
         figures = score(
-            target, drafter, one.prompts, decoding, folder.name, console, lambda: False, partial(share_out, Alone())
-        )
+            target, drafter, one.prompts, data, decoding, folder.name, console, lambda: False,
+            partial(share_out, Alone()),
+        )  # fmt: skip
         aside = {"thinking_on": evaluation} if evaluation else {}
         evaluation = figures | {"thinking": one.thinking, "prompts_file": options.prompts} | aside
     out = free_file(path / wanted)
@@ -78,13 +82,14 @@ def score(
     target: LoadedTarget,
     drafter: Drafter,
     prompts: Sequence[Tensor],
+    data: Sequence[Conversation],
     decoding: DecodeConfig,
     checkpoint: str,
     console: Console,
     asked_to_stop: Callable[[], bool],
     among_ranks: ShareOut,
 ) -> dict[str, object]:
-    """Decode every prompt plainly and speculatively. Raises Stopped."""
+    """Decode every prompt plainly and speculatively, and, greedy, explain what came of it. Raises Stopped."""
     with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task("decode", total=len(prompts))
 
@@ -93,13 +98,32 @@ def score(
 
         sessions = lambda: DraftSession(drafter)  # noqa: E731
         hosts = Hosts(time.perf_counter, show, asked_to_stop, among_ranks)
-        return decode_both_ways(target.model, sessions, prompts, decoding, checkpoint, hosts)
+        pairs = decode_pairs(target.model, sessions, prompts, decoding, hosts)
+    told = evaluation(pairs, drafter.shape.block_size, decoding.temperature, checkpoint)
+    if decoding.temperature > 0:
+        return told
+    texts = [Text(prompt_P, pair.plain, pair.speculative) for prompt_P, pair in zip(prompts, pairs, strict=True)]
+    return told | {"doctor": examine(target.model, drafter, texts, data, decoding.max_new_tokens, target.words)}
 
 
 def store_prompts(data: EmbeddedData | StoreData, limit: int | None) -> list[Tensor]:
     """The first `limit` prompts of a store."""
     conversations = read_split(data.folder, "prompts", None, TooLong.error)
     return [torch.from_numpy(conversations.prompt(row).astype("int64")) for row in conversations.rows[:limit]]
+
+
+def examined_data(data: EmbeddedData | StoreData | None) -> list[Conversation]:
+    """The first held-out conversations of the data, cut at `EXAMINED_TOKENS`; none of none."""
+    if data is None:
+        return []
+    held_out = read_split(data.folder, "probe", None, TooLong.error)
+    return [
+        Conversation(
+            torch.from_numpy(held_out.tokens(row)[:EXAMINED_TOKENS].astype("int64")),
+            torch.from_numpy(held_out.supervised(row)[:EXAMINED_TOKENS].astype(bool)),
+        )
+        for row in held_out.rows[:EXAMINED]
+    ]
 
 
 def check_fits(shape: DrafterShape, target: TargetShape, folder: Path) -> DrafterShape:
@@ -125,6 +149,13 @@ def _target_of(path: Path, config: Config | None, options: EvaluateOptions) -> T
             "`--target embedded` is the one that ships"
         )
     return config.target
+
+
+def _data_of(config: Config | None, target: LoadedTarget) -> EmbeddedData | StoreData | None:
+    """What a drafter was trained on, where that is known."""
+    if config is not None:
+        return config.data
+    return EMBEDDED_DATA if target.is_embedded else None
 
 
 def _decoding(config: Config | None, options: EvaluateOptions, target: LoadedTarget) -> DecodeConfig:

@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from dflash_exp.doctor.words import doctor_lines
 from dflash_exp.telemetry.duration import duration
 
 UNKNOWN_COST = "cost and memory are not known: the target's config.json is not on this machine"
@@ -57,6 +58,8 @@ def print_evaluation(console: Console, evaluation: Mapping[str, Any]) -> None:
         shares = "  ".join(f"{k}: {share:.2f}" for k, share in enumerate(told["accepted_at"] or (), start=1))
         if shares:
             console.print(f"{setting}accepted at slot: {shares}", highlight=False)
+        for line in doctor_lines(told.get("doctor")):
+            console.print(f"{setting}{line}", highlight=False, markup=False)
 
 
 def print_plan(console: Console, document: Mapping[str, Any]) -> None:

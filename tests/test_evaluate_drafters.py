@@ -65,7 +65,7 @@ def as_speculators_has_it(exported: Path, folder: Path) -> Path:
 
 
 def test_a_run_its_export_and_speculators_layout_draft_the_same(
-    world: World, run_dir: Path, monkeypatch: pytest.MonkeyPatch
+    world: World, run_dir: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     drafts: list[list[int]] = []
     propose = DraftSession.propose
@@ -79,6 +79,7 @@ def test_a_run_its_export_and_speculators_layout_draft_the_same(
     assert main(["export", str(run_dir), str(exported)]) == 0
     converted = as_speculators_has_it(exported, world.root / "converted")
     of_run = evaluated(world, run_dir)
+    assert "WARNING data not from the target: " in " ".join(capsys.readouterr().out.split())
     by_run = drafts.copy()
     assert len({tuple(draft) for draft in by_run}) > 5, "a drafter that says something"
     for other in (exported, converted):
@@ -86,6 +87,10 @@ def test_a_run_its_export_and_speculators_layout_draft_the_same(
         figures = evaluated(world, other, *target)
         assert drafts == by_run and {name: figures[name] for name in SAME} == {name: of_run[name] for name in SAME}
     assert of_run["prompts"] == 2 and of_run["lossless"] == "2/2" and "thinking_on" not in of_run
+    told, of_export = of_run["doctor"], figures["doctor"]
+    assert told["tau_replayed"] == of_run["tau_pooled"] == told["tau_decoded"] == of_export["tau_decoded"]
+    assert [one["cause"] for one in told["findings"]] == ["data not from the target"], "the store's tokens are random"
+    assert of_export["tau_data"] is None and of_export["findings"] == [], "an export does not know its data"
     assert of_run["thinking"] is None and of_run["prompts_file"] == str(world.root / "prompts.jsonl")
 
 

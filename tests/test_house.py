@@ -26,6 +26,7 @@ MAY_SEE: dict[str, set[str]] = {
     "target": {"messages", "architecture", "forwarded"},
     "decode": {"messages"},
     "evaluation": {"messages", "decode", "stop"},
+    "doctor": {"doctor", "drafter", "decode", "replay", "target"},
     "kept": set(),
     "feature_cache": {"messages", "durable", "forwarded"},
     "ranks": set(),

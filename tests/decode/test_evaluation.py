@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from dflash_exp.decode import DecodeConfig, Decoded, Drafting
-from dflash_exp.evaluation import DecodedPair, Hosts, evaluate, evaluation, figures, repeats_itself
+from dflash_exp.evaluation import DecodedPair, Hosts, decode_pairs, evaluation, figures, repeats_itself
 from dflash_exp.ranks import Alone, share_out
 from dflash_exp.stop import Stopped
 from dflash_exp.target import FrozenTarget
@@ -111,7 +111,7 @@ def test_decoding_stops_where_it_is_asked_to(
     done: list[int] = []
     asked = hosts(clock, lambda n, _: done.append(n), lambda: len(done) == 2)
     with pytest.raises(Stopped):
-        evaluate(target, lambda: guesser(4), [torch.tensor([4])] * 5, config, "latest", asked)
+        decode_pairs(target, lambda: guesser(4), [torch.tensor([4])] * 5, config, asked)
     assert done == [1, 2]
 
 
@@ -121,7 +121,8 @@ def test_every_prompt_is_decoded_both_ways_and_progress_is_told(
     prompts: list[Tensor] = [torch.tensor([3, 1]), torch.tensor([8]), torch.tensor([60, 2, 2])]
     config = DecodeConfig(max_new_tokens=9, temperature=0.0, seed=0, eos_ids=())
     told: list[tuple[int, int]] = []
-    found = evaluate(target, lambda: guesser(4), prompts, config, "latest", hosts(clock, lambda *n: told.append(n)))
+    pairs = decode_pairs(target, lambda: guesser(4), prompts, config, hosts(clock, lambda *n: told.append(n)))
+    found = evaluation(pairs, 4, 0.0, "latest")
     assert told == [(1, 3), (2, 3), (3, 3)]
     assert (found["lossless"], found["prompts"], found["tokens"]) == ("3/3", 3, 27)
     # the clock gives every text one second
@@ -133,7 +134,7 @@ def test_sampled_texts_equal_plain_sampling_for_every_prompt(
 ) -> None:
     prompts = [torch.tensor([4, 4])] * 4
     config = DecodeConfig(max_new_tokens=9, temperature=1.0, seed=5, eos_ids=())
-    found = evaluate(target, lambda: guesser(4), prompts, config, "latest", hosts(clock))
+    found = evaluation(decode_pairs(target, lambda: guesser(4), prompts, config, hosts(clock)), 4, 1.0, "latest")
     assert found["lossless"] == "4/4" and found["temperature"] == 1.0
 
 
@@ -141,5 +142,5 @@ def test_no_prompts_give_an_empty_evaluation(
     target: FrozenTarget, guesser: Callable[..., Drafting], clock: Callable[[], float]
 ) -> None:
     config = DecodeConfig(max_new_tokens=9, temperature=0.0, seed=0, eos_ids=())
-    found = evaluate(target, lambda: guesser(4), [], config, "latest", hosts(clock))
+    found = evaluation(decode_pairs(target, lambda: guesser(4), [], config, hosts(clock)), 4, 0.0, "latest")
     assert found["prompts"] == 0 and found["tau_pooled"] is None

@@ -1,0 +1,1 @@
+"""Why a drafter is accepted less than it was trained to be."""
