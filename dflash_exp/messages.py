@@ -154,6 +154,8 @@ class StepResult:
     """The gradient was not finite and nothing was updated (`guard.non_finite=skip`)."""
     grad_cosine: float | None = None
     """Of the gradient with that of the step before; None for the first, and where the step was skipped."""
+    update_norm: float | None = None
+    """L2 norm of how far the parameters moved, from a sample of them; None where the step was skipped."""
 
 
 class NonFinite(Enum):

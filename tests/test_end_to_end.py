@@ -65,6 +65,15 @@ def test_the_directory_s_configuration_is_the_one_that_ran(world: World, finishe
     assert (finished_run / "overrides.yaml").read_text().count("- ") == len(overrides)
 
 
+def test_a_step_of_one_bucket_says_how_long_its_gradient_was_and_how_far_it_moved(finished_run: Path) -> None:
+    records = read_records(finished_run / "metrics.jsonl")
+    alone = [(record, set(record["batch/buckets"])) for record in records if len(set(record["batch/buckets"])) == 1]
+    assert alone, "some step has batches of one bucket"
+    for record, (bucket,) in alone:
+        told = [record[f"bucket/{bucket}/{name}"] for name in ("grad_norm", "update_norm", "clipped_share")]
+        assert min(told[:2]) > 0 and 0 <= told[2] <= 1
+
+
 def test_two_runs_of_one_configuration_give_the_same_results_bit_for_bit(world: World, finished_run: Path) -> None:
     again = world.train("again")
     assert results_only(again) == results_only(finished_run)

@@ -22,6 +22,7 @@ from dflash_exp.drafter.gradient import FlatGradient
 from dflash_exp.drafter.layout import Anchors, locate_anchors
 from dflash_exp.drafter.loss import BatchSums, LossConfig, Reduction, block_sums, slot_weights
 from dflash_exp.drafter.model import Context, Drafter
+from dflash_exp.drafter.movement import Movement
 from dflash_exp.drafter.passes import Passes
 from dflash_exp.drafter.sketch import Direction, GradientSketch
 from dflash_exp.messages import TargetFeatures
@@ -40,6 +41,8 @@ class StepOutcome:
     clipped: bool
     cosine: float | None
     """Of the gradient with that of the step before, from sketches; None for the first."""
+    update_norm: float
+    """L2 norm of how far the parameters moved, from a sample of them."""
 
 
 class DrafterStep:
@@ -57,6 +60,7 @@ class DrafterStep:
         self.max_grad_norm = max_grad_norm
         self.sums = FlatGradient(drafter.parameters(), n_behind)
         self.direction = Direction(GradientSketch(self.sums.gradient, seed=0))
+        self.movement = Movement(drafter.parameters())
 
     def accumulate(self, features: TargetFeatures) -> BatchSums:
         """Add a batch's gradient: of its weighted sum (`epoch`, `step`) or of its weighted mean (`batch`)."""
@@ -115,9 +119,11 @@ class DrafterStep:
         clipped = norm > self.max_grad_norm
         if clipped:
             self.sums.gradient.mul_(self.max_grad_norm / norm)
+        self.movement.begin()
         self.optimizer.step()
+        update_norm = float(self.movement.norm())
         self.discard()
-        return StepOutcome(grad_norm=norm, clipped=clipped, cosine=cosine)
+        return StepOutcome(grad_norm=norm, clipped=clipped, cosine=cosine, update_norm=update_norm)
 
     def sketch(self, features: TargetFeatures) -> list[float]:
         """Of a batch's gradient, which is forgotten again; only between two steps."""

@@ -144,6 +144,7 @@ class DrafterTrainer:
             grad_norm=math.nan if outcome is None else outcome.grad_norm,
             clipped=outcome is not None and outcome.clipped, skipped=outcome is None,
             grad_cosine=None if outcome is None else outcome.cosine,
+            update_norm=None if outcome is None else outcome.update_norm,
         )  # fmt: skip
 
     def _update(self, denominator: float, plans: tuple[BatchPlan, ...]) -> StepOutcome | None:

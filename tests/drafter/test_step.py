@@ -145,13 +145,17 @@ def test_a_batch_without_anchors_adds_nothing(kit):
 
 @dataclass
 class Descent:
-    """Plain gradient descent that remembers the gradient it was given."""
+    """Plain gradient descent at rate .1 that remembers the gradient it was given."""
 
     drafter: nn.Module
     norm: float = 0.0
 
     def step(self) -> None:
-        self.norm = float(torch.stack([p.grad.norm() for p in self.drafter.parameters() if p.grad is not None]).norm())
+        trained = [(p, p.grad) for p in self.drafter.parameters() if p.grad is not None]
+        self.norm = float(torch.stack([gradient.norm() for _, gradient in trained]).norm())
+        with torch.no_grad():
+            for parameter, gradient in trained:
+                parameter.sub_(gradient, alpha=0.1)
 
 
 @pytest.mark.parametrize(("share", "clipped"), [(0.5, True), (2.0, False)])
@@ -166,6 +170,7 @@ def test_the_norm_is_that_before_the_clip_and_the_update_sees_the_clipped_one(ki
     outcome = step.finish(10.0)
     assert (outcome.grad_norm, outcome.clipped) == (pytest.approx(norm, rel=1e-12), clipped)
     assert descent.norm == pytest.approx(norm * min(share, 1.0), rel=1e-9)
+    assert outcome.update_norm == pytest.approx(0.1 * descent.norm, rel=0.1), "from a sample of the larger tensors"
     assert all(p.grad is None or not p.grad.any() for p in drafter.parameters())
 
 

@@ -38,7 +38,7 @@ class FakeStep(DrafterStep):
         if not self.finite:
             raise FloatingPointError("the gradient must be finite, its norm is nan")
         self.sums.clear()
-        return StepOutcome(grad_norm=0.25, clipped=True, cosine=0.5)
+        return StepOutcome(grad_norm=0.25, clipped=True, cosine=0.5, update_norm=0.125)
 
     def discard(self) -> None:
         self.n_discarded += 1
@@ -109,7 +109,7 @@ def test_a_step_s_result_adds_its_batches_up_by_bucket_in_ascending_order() -> N
     assert result.buckets == [4, 1, 4], "in the order of the plan, whatever was trained first"
     assert (result.tokens, result.padded_tokens) == (22, 24)
     assert (result.epoch, result.grad_norm, result.clipped, result.short_step) == (2, 0.25, True, False)
-    assert result.grad_cosine == 0.5
+    assert result.grad_cosine == 0.5 and result.update_norm == 0.125
 
 
 def test_the_rate_is_that_of_the_step_s_share_of_the_run() -> None:
@@ -153,7 +153,7 @@ def test_a_gradient_that_is_not_finite_can_be_skipped_and_is_named_and_the_next_
     trainer = trainer_of(step, planned(bad), planned(good), non_finite=NonFinite.skip, told=told)
     result = trained(trainer, bad)
     assert result.skipped and not result.clipped and math.isnan(result.grad_norm) and step.n_discarded == 1
-    assert result.grad_cosine is None
+    assert result.grad_cosine is None and result.update_norm is None
     assert len(told.skipped) == 1 and "bucket 4 index 0 rows [0, 1]" in told.skipped[0]
     step.finite = True
     after = trained(trainer, good)

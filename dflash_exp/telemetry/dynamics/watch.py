@@ -99,6 +99,7 @@ class Dynamics:
             self._n_clipped_K[bucket] += result.clipped
             share = self._n_clipped_K[bucket] / self._n_steps_K[bucket]
             metrics |= {f"bucket/{bucket}/grad_norm": result.grad_norm, f"bucket/{bucket}/clipped_share": share}
+            metrics |= {f"bucket/{bucket}/update_norm": result.update_norm}
         return metrics
 
 
