@@ -23,6 +23,7 @@ MAY_SEE: dict[str, set[str]] = {
     "telemetry": {"messages", "telemetry"},
     "compare": {"messages", "compare"},
     "target": {"messages", "architecture"},
+    "target_loading": {"target", "architecture"},
     "decode": {"messages"},
     "evaluation": {"messages", "decode", "stop"},
     "kept": set(),
