@@ -21,7 +21,8 @@ from dflash_exp.architecture import TargetShape, target_shape
 from dflash_exp.data.store import file_sha256
 from dflash_exp.drafter.model import ComputeDtype, Drafter
 from dflash_exp.drafter.shape import DrafterShape
-from dflash_exp.target import FrozenTarget, TargetConfig, is_directory, load_model, read_settings
+from dflash_exp.target import FrozenTarget, TargetConfig
+from dflash_exp.target_loading import is_directory, load_model, read_settings
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase

@@ -111,7 +111,7 @@ def _in_process(settings: Regeneration, config: Config) -> tuple[Rewriter, objec
     from dflash_exp.models import eos_ids, located, weights_fingerprint
     from dflash_exp.part_workers import Tokens, load_tokenizer
     from dflash_exp.regenerate.in_process import InProcess
-    from dflash_exp.target import load_model
+    from dflash_exp.target_loading import load_model
 
     target = located(config.target)
     tokenizer = load_tokenizer(Tokens(target.path, target.trust_remote_code))

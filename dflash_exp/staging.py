@@ -19,7 +19,8 @@ from dflash_exp.pipeline.line import Lockstep, Overlapped
 from dflash_exp.pipeline.stages import Land
 from dflash_exp.pipeline.streams import Landing, StreamedTarget, pinned
 from dflash_exp.planning import Planned, anchor_rule
-from dflash_exp.target import FrozenTarget, TargetCache, TargetConfig, load_model
+from dflash_exp.target import FrozenTarget, TargetCache, TargetConfig
+from dflash_exp.target_loading import load_model
 
 
 def prefetch_stage(config: Config, planned: Planned, devices: RankDevices) -> Callable[[BatchPlan], TokenBatch]:

@@ -24,6 +24,7 @@ MAY_SEE: dict[str, set[str]] = {
     "compare": {"messages", "compare"},
     "forwarded": set(),
     "target": {"messages", "architecture", "forwarded"},
+    "target_loading": {"target", "architecture"},
     "decode": {"messages"},
     "evaluation": {"messages", "decode", "stop"},
     "doctor": {"doctor", "drafter", "decode", "replay", "target"},

@@ -9,7 +9,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from dflash_exp.target import FrozenTarget, TargetConfig, TargetDtype, load_model
+from dflash_exp.target import FrozenTarget, TargetConfig, TargetDtype
+from dflash_exp.target_loading import load_model
 
 MakeModel = Callable[..., PreTrainedModel]
 CPU = torch.device("cpu")
