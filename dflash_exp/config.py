@@ -48,7 +48,6 @@ PLAN_SHOWS = ("out", "tokens_per_s", "speed_from", "loss_from")
 CACHE_KEYS = ("cache", "cache_bytes", "cache_dir")
 """Keys of `target` that say whether its features are made anew: they are the same either way."""
 
-
 YOUNGER = {
     "optim.lr_scale": "none",
     "optim.lr_reference_weight": None,
@@ -126,7 +125,6 @@ class PlanOutput:
     """A speed, padding not counted, from which the hours follow."""
     speed_from: str | None = None
     """A run's directory, from whose records costs in seconds and hours follow; at most one of the two is given."""
-
     loss_from: str | None = None
     """A run's directory: the loss curve of its newest checkpoint under this order; None: no curve."""
 
@@ -288,12 +286,15 @@ def run_directory(config: Config) -> Path:
 
 @dataclass(frozen=True)
 class EvaluateOptions:
-    """What `dflash-exp evaluate PATH` was told; None: as the run's own configuration says."""
+    """What `dflash-exp evaluate` was told; None: as the run's own configuration says."""
 
     target: str | None
     prompts: str | None
-    """A file of prompts."""
     max_new_tokens: int | None
     temperature: float | None
     limit: int | None
     checkpoint: str | None
+    server: str | None = None
+    """Where the target and the drafter are served; None: they are decoded in this process."""
+    api_key_env: str | None = None
+    """The environment variable that holds the server's key; the key itself is never written."""

@@ -32,7 +32,7 @@ class DecodedPair:
 
 @dataclass(frozen=True)
 class DecodeFigures:
-    """What decoding says of a drafter over some prompts; None where nothing was decoded."""
+    """What decoding says of a drafter over some prompts; None where nothing was decoded, or a server does not tell."""
 
     tau_pooled: float | None
     """Tokens per verify step; the first token of a text comes from no verify step and is not counted."""
@@ -43,7 +43,7 @@ class DecodeFigures:
     speedup: float | None
     plain_tokens_per_s: float | None
     dflash_tokens_per_s: float | None
-    lossless: str
+    lossless: str | None
     """Texts equal to plain decoding, token for token, of all: "24/24"."""
     prompts: int
     tokens: int

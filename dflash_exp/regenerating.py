@@ -19,19 +19,18 @@ from dflash_exp.begun import begun_alike
 from dflash_exp.config import Config
 from dflash_exp.console import LastingConsole
 from dflash_exp.data.conversation import Conversation, Empty, Malformed, conversation
-from dflash_exp.data.regeneration import Regeneration
+from dflash_exp.data.regeneration import ASKED, CONVERSATIONS, JOURNAL, REPORT, Regeneration
 from dflash_exp.data.rows import values
 from dflash_exp.data.sources import Source, chunks, find_sources, share_read
 from dflash_exp.durable import write_whole
 from dflash_exp.launch.children import DONE, FAILED, STOPPED
-from dflash_exp.regenerate.kept import CONVERSATIONS, JOURNAL, Kept
+from dflash_exp.regenerate.kept import Kept
 from dflash_exp.regenerate.report import Tally, document, lines
 from dflash_exp.regenerate.rewriting import Failed, Rewriter, Rewriting, Row
 from dflash_exp.regenerate.server import Lost, Server
 from dflash_exp.stop import StopSignals
 from dflash_exp.telemetry.input_progress import InputProgress
 
-ASKED, REPORT = "regenerate.json", "report.json"
 MATTER = ("temperature", "max_tokens", "seed", "last_turn_only")
 """Keys of `regenerate` that decide what is written; in this process `batch`, too."""
 

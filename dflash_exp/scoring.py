@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 from rich.console import Console
@@ -35,6 +36,9 @@ from dflash_exp.suggest import ConfigError
 from dflash_exp.summary import print_evaluation
 from dflash_exp.target import TargetConfig, TargetDtype
 
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
 EMBEDDED_DATA = EmbeddedData(Responses.model, None, TooLong.error)
 EXAMINED, EXAMINED_TOKENS = 16, 512
 """Held-out conversations that are examined, and tokens of each."""
@@ -50,12 +54,12 @@ def evaluate(path: Path, config: Config | None, options: EvaluateOptions) -> int
         folder = find_drafter(path, options.checkpoint)
         shape = read_shape(folder)
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        wanted_target = replace(_target_of(path, config, options), mask_token_id=shape.mask_token_id)
+        wanted_target = replace(target_of(path, config, options), mask_token_id=shape.mask_token_id)
         target = load(wanted_target, device, lambda dims, _: check_fits(shape, dims, folder))
         drafter = target.new_drafter(ComputeDtype.auto if config is None else config.drafter.compute_dtype)
         load_weights(drafter, folder)
-        decoding = _decoding(config, options, target)
-        sets = _prompt_sets(config, options, target)
+        decoding = decoding_of(config, options, target.eos_ids)
+        sets = prompt_sets(config, options, target.tokenizer)
         data = examined_data(_data_of(config, target))
         to_come = config is not None and not finished(path)  # evaluation.json is what its training will write
         wanted = f"evaluation-{folder.name}.json" if to_come else "evaluation.json"
@@ -140,7 +144,8 @@ def check_fits(shape: DrafterShape, target: TargetShape, folder: Path) -> Drafte
     return shape
 
 
-def _target_of(path: Path, config: Config | None, options: EvaluateOptions) -> TargetConfig:
+def target_of(path: Path, config: Config | None, options: EvaluateOptions) -> TargetConfig:
+    """The one that was named, else the run's. Raises ValueError where neither is there."""
     if options.target is not None:
         return TargetConfig(options.target, config.target.dtype if config else TargetDtype.FLOAT32)
     if config is None:
@@ -158,16 +163,20 @@ def _data_of(config: Config | None, target: LoadedTarget) -> EmbeddedData | Stor
     return EMBEDDED_DATA if target.is_embedded else None
 
 
-def _decoding(config: Config | None, options: EvaluateOptions, target: LoadedTarget) -> DecodeConfig:
+def decoding_of(config: Config | None, options: EvaluateOptions, eos_ids: tuple[int, ...]) -> DecodeConfig:
+    """How far and how to decode: as it was said, else as the run has it. Raises ValueError."""
     by_default = MAX_NEW_TOKENS if config is None else config.prompts.max_new_tokens
     wanted = by_default if options.max_new_tokens is None else options.max_new_tokens
-    return DecodeConfig(wanted, options.temperature or 0.0, 0 if config is None else config.seed, target.eos_ids)
+    return DecodeConfig(wanted, options.temperature or 0.0, 0 if config is None else config.seed, eos_ids)
 
 
-def _prompt_sets(config: Config | None, options: EvaluateOptions, target: LoadedTarget) -> list[PromptSet]:
+def prompt_sets(
+    config: Config | None, options: EvaluateOptions, tokenizer: "PreTrainedTokenizerBase"
+) -> list[PromptSet]:
+    """The file's prompts, else the store's. Raises ValueError."""
     if options.limit is not None and options.limit < 1:
         raise ValueError(f"--limit must be >= 1, got {options.limit}; leave it out for the run's own number")
     limit = options.limit if options.limit is not None or config is None else config.prompts.limit
     if options.prompts is not None:
-        return file_prompts(Path(options.prompts), target.tokenizer, limit)
+        return file_prompts(Path(options.prompts), tokenizer, limit)
     return [PromptSet(store_prompts(EMBEDDED_DATA if config is None else config.data, limit))]

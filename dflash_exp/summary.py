@@ -52,7 +52,7 @@ def print_evaluation(console: Console, evaluation: Mapping[str, Any]) -> None:
     for setting, told in settings:
         for kind, part in (("all", told), ("not looping", told["not_looping"]), ("looping", told["looping"])):
             figures = [_figure(part[name]) for name in names]
-            table.add_row(f"{setting}{kind}", str(part["prompts"]), *figures, part["lossless"])
+            table.add_row(f"{setting}{kind}", str(part["prompts"]), *figures, part["lossless"] or "-")
     console.print(table)
     for setting, told in settings:
         shares = "  ".join(f"{k}: {share:.2f}" for k, share in enumerate(told["accepted_at"] or (), start=1))

@@ -18,6 +18,7 @@ MAY_SEE: dict[str, set[str]] = {
     "plan": {"messages", "plan"},
     "data": {"messages", "data"},
     "regenerate": {"regenerate", "data", "durable"},
+    "served": {"served", "regenerate", "evaluation"},
     "begun": {"config", "durable"},
     "drafter": {"messages", "drafter"},
     "telemetry": {"messages", "telemetry"},
@@ -80,9 +81,9 @@ ONLY_IN = {
     "submitit": {"launch"},
     "wandb": {"telemetry", "compare"},
     "matplotlib": {"compare"},
-    "httpx2": {"regenerate"},
+    "httpx2": {"regenerate", "served"},
 }
-WITHOUT_HYDRA = ("experiment", "planning", "scoring", "evaluation", "config")
+WITHOUT_HYDRA = ("experiment", "planning", "scoring", "server_scoring", "evaluation", "config")
 
 
 def modules() -> dict[str, ast.Module]:

@@ -8,6 +8,10 @@ from dataclasses import dataclass
 
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 SERVER = re.compile(r"https?://[^/@\s?#]+(/[^@\s?#]*)?")
+CONVERSATIONS, ASKED, REPORT = "conversations.jsonl", "regenerate.json", "report.json"
+"""In `regenerate.out`: the rows, what was asked for, what became of every row."""
+JOURNAL = "rows.journal"
+"""Beside them until all rows are done; not called .jsonl, so that nobody takes it for conversations."""
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from dflash_exp.data.regeneration import ASKED, JOURNAL, REPORT
+
 CHUNK_BYTES = 2**20
 """Of lines in a chunk; the memory of a worker is some hundred times that."""
 CHUNK_ROWS = 256
@@ -65,13 +67,23 @@ def find_sources(wanted: Sequence[str], key: str = "prepare.source") -> tuple[li
         paths = _paths(name, key)
         named = [path for path in paths if _kind(path) is not None]
         if not named:
-            raise ValueError(
-                f"{key} must name {', '.join((*LINES, *TABLES))} (also .gz, .zst), a folder of them, or "
-                f"hf:owner/name, got {name!r} with {len(paths)} files of other kinds; is it spelt right?"
-            )
+            raise _nothing_in(name, paths, key)
         left_out += [str(path) for path in paths if _kind(path) is None]
         found |= {str(path): _file(path) for path in named}
     return list(found.values()), left_out
+
+
+def _nothing_in(name: str, paths: Sequence[Path], key: str) -> ValueError:
+    """Why none of what was found under a name can be read."""
+    if any(path.name == JOURNAL for path in paths):
+        return ValueError(
+            f"{key} must be finished where dflash-exp regenerate makes it, {name!r} is not; the same regenerate "
+            "command goes on with it"
+        )
+    return ValueError(
+        f"{key} must name {', '.join((*LINES, *TABLES))} (also .gz, .zst), a folder of them, or "
+        f"hf:owner/name, got {name!r} with {len(paths)} files of other kinds; is it spelt right?"
+    )
 
 
 def chunks(sources: Sequence[Source]) -> Iterator[Chunk]:
@@ -100,14 +112,18 @@ def share_read(sources: Sequence[Source]) -> Callable[[Chunk], float]:
 
 
 def _paths(name: str, key: str) -> list[Path]:
-    if has_magic(name) and not Path(name).exists():
-        return sorted(path for path in map(Path, glob(name, recursive=True)) if path.is_file())
     path = Path(name)
-    if path.is_dir():
-        return sorted(inner for inner in path.rglob("*") if inner.is_file())
-    if not path.is_file():
+    if path.is_file():
+        return [path]
+    if not path.exists() and not has_magic(name):
         raise ValueError(f"{key} must be there, got {name!r}, which is not; is it spelt right?")
-    return [path]
+    found = path.rglob("*") if path.is_dir() else map(Path, glob(name, recursive=True))
+    return sorted(inner for inner in found if inner.is_file() and not _is_record(inner))
+
+
+def _is_record(path: Path) -> bool:
+    """Whether it only tells of the conversations beside it, which `dflash-exp regenerate` wrote."""
+    return path.name in (ASKED, REPORT) and (path.parent / ASKED).is_file()
 
 
 def _kind(path: Path) -> str | None:

@@ -13,11 +13,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from dflash_exp.data.regeneration import CONVERSATIONS, JOURNAL
 from dflash_exp.durable import remove_unfinished, write_file
-
-CONVERSATIONS = "conversations.jsonl"
-JOURNAL = "rows.journal"
-"""Not called .jsonl, so that `prepare` of the folder does not take it for conversations."""
 
 
 class Kept:

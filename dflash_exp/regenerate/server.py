@@ -14,6 +14,7 @@ import httpx2
 
 from dflash_exp.data.regeneration import Regeneration
 from dflash_exp.regenerate.answer import Passing, Refused, RefusesAll, body_of, model_of, reply_of, utc_now, wait_s
+from dflash_exp.regenerate.endpoint import Endpoint
 from dflash_exp.regenerate.rewriting import Failed, Reply, Rewriting, Row, drawn_seed
 
 TICK_S = 0.2
@@ -33,7 +34,7 @@ class Server:
 
     def __init__(self, settings: Regeneration, api_key: str | None) -> None:
         assert settings.server is not None, "only then there is one"
-        self._settings, self._address, self._key = settings, settings.server.rstrip("/"), api_key
+        self._settings, self._endpoint = settings, Endpoint(settings.server, api_key, settings.timeout_s)
         self._rng = Random(settings.seed)
         self.model = settings.model or asyncio.run(self._only_model())
         """What it is called; raises ValueError, one line, where the server does not say so."""
@@ -52,7 +53,7 @@ class Server:
     ) -> None:
         under_way: set[asyncio.Task[Rewriting | Failed]] = set()
         lost = _LostCount(max(LOST_AFTER, self._settings.concurrency))
-        async with self._client() as client:
+        async with self._endpoint.client(self._settings.concurrency) as client:
             try:
                 for row in rows:
                     under_way.add(asyncio.create_task(self._rewritten(client, row)))
@@ -72,11 +73,10 @@ class Server:
         try:
             while not rewriting.is_done:
                 rewriting.take(await self._reply(client, rewriting))
-        except Refused as error:
-            return Failed(row, self._without_key(str(error)))
-        except Passing as error:
-            n_attempts = self._settings.retries + 1
-            return Failed(row, f"{self._without_key(str(error))}, the last of {n_attempts} attempts", of_server=True)
+        except (Refused, Passing) as error:
+            why, passes = self._endpoint.without_key(str(error)), isinstance(error, Passing)
+            attempts = f", the last of {self._settings.retries + 1} attempts" if passes else ""
+            return Failed(row, why + attempts, of_server=passes)
         return rewriting
 
     async def _reply(self, client: httpx2.AsyncClient, rewriting: Rewriting) -> Reply:
@@ -103,20 +103,14 @@ class Server:
         return await once()
 
     async def _answer(self, client: httpx2.AsyncClient, method: str, path: str, asked: object) -> dict[str, Any]:
-        try:
-            async with asyncio.timeout(self._settings.timeout_s):
-                answer = await client.request(method, f"{self._address}/{path}", json=asked)
-        except TimeoutError:
-            raise Passing(f"no answer within {self._settings.timeout_s:g} s") from None
-        except (httpx2.TransportError, httpx2.DecodingError) as error:
-            raise Passing(f"{type(error).__name__}: {error}") from error
+        answer = await self._endpoint.answer(client, method, path, asked)
         return body_of(answer.status_code, answer.headers, answer.content, utc_now())
 
     async def _only_model(self) -> str:
         async def once() -> str:
             return model_of(await self._answer(client, "GET", "models", None))
 
-        async with self._client() as client:
+        async with self._endpoint.client(1) as client:
             try:
                 return await self._tried(once)
             except (Passing, Refused) as error:
@@ -124,18 +118,9 @@ class Server:
             except RefusesAll as error:
                 raise self._refused(f"GET models: {error}", "name the model: regenerate.model=NAME") from error
 
-    def _client(self) -> httpx2.AsyncClient:
-        headers = {} if self._key is None else {"Authorization": f"Bearer {self._key}"}
-        limits = httpx2.Limits(max_connections=self._settings.concurrency)
-        return httpx2.AsyncClient(headers=headers, limits=limits, timeout=None)  # each request has its own
-
     def _refused(self, why: str, mend: str = "see to the address, the key and regenerate.model") -> ValueError:
-        said = self._without_key(why)
-        return ValueError(f"regenerate.server must answer as OpenAI's does, {self._address} does not: {said}; {mend}")
-
-    def _without_key(self, said: str) -> str:
-        """Some servers repeat the key that they refuse."""
-        return said.replace(self._key, "***") if self._key else said
+        said, address = self._endpoint.without_key(why), self._endpoint.address
+        return ValueError(f"regenerate.server must answer as OpenAI's does, {address} does not: {said}; {mend}")
 
 
 class _LostCount:

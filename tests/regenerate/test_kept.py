@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from dflash_exp.regenerate.kept import CONVERSATIONS, JOURNAL, Kept
+from dflash_exp.data.regeneration import CONVERSATIONS, JOURNAL
+from dflash_exp.regenerate.kept import Kept
 
 
 def record(row: int) -> dict[str, object]:

@@ -1,0 +1,1 @@
+"""A running server, asked for continuations and for what it accepts of its drafts."""

@@ -1,0 +1,110 @@
+"""Ask a running server for the prompts that would be decoded here: the verb `evaluate` with --server.
+
+In: an address, and the run or drafter that is served there, or only its target. Out: server-evaluation.json, or the
+first free name beside it, in the form of evaluation.json. No weights are loaded: whether its texts are the target's own
+is not asked here, and what is served is the server's word.
+"""
+
+import os
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import Progress
+
+from dflash_exp.config import Config, EvaluateOptions
+from dflash_exp.console import LastingConsole
+from dflash_exp.data.regeneration import SERVER
+from dflash_exp.decode import DecodeConfig
+from dflash_exp.export import find_drafter
+from dflash_exp.models import located
+from dflash_exp.part_workers import Tokens, load_tokenizer
+from dflash_exp.published import read_shape
+from dflash_exp.run_directory import free_file, write_json
+from dflash_exp.scoring import decoding_of, prompt_sets, target_of
+from dflash_exp.served.engines import Asking
+from dflash_exp.served.figures import served_evaluation
+from dflash_exp.served.measuring import Served, served
+from dflash_exp.suggest import ConfigError
+from dflash_exp.summary import print_evaluation
+
+WRITTEN = "server-evaluation.json"
+
+
+def evaluate_server(path: Path | None, config: Config | None, options: EvaluateOptions) -> int:
+    """The verb: `path` is the run, whose `config` it is, or the drafter that is served; None: the server alone, and
+    the file goes into the current directory. Raises ConfigError."""
+    console = LastingConsole()
+    try:
+        evaluation = _evaluated(path, config, options, console)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+    out = free_file((path or Path(".")) / WRITTEN)
+    try:
+        write_json(out, evaluation)
+    finally:
+        print_evaluation(console, evaluation)
+    console.say(f"written to {out}")
+    return 0
+
+
+def _evaluated(
+    path: Path | None, config: Config | None, options: EvaluateOptions, console: LastingConsole
+) -> dict[str, Any]:
+    """What is written. Raises ValueError."""
+    address, key = _address(options)
+    folder = None if path is None else find_drafter(path, options.checkpoint)
+    drafts = None if folder is None else read_shape(folder).block_size - 1
+    target = located(target_of(path or Path("."), config, options))
+    tokenizer: Any = load_tokenizer(Tokens(target.path, target.trust_remote_code))
+    decoding = decoding_of(config, options, ())
+    whose = {"prompts_file": options.prompts, "temperature": decoding.temperature, "server": address}
+    whose["checkpoint"] = None if folder is None else folder.name
+    evaluation: dict[str, Any] = {}
+    for one in reversed(prompt_sets(config, options, tokenizer)):  # as scoring.py has them
+        told = _asked(address, key, [prompt.tolist() for prompt in one.prompts], decoding, console)
+        figures = served_evaluation(told.completions, partial(tokenizer.encode, add_special_tokens=False))
+        _say(console, told, figures, drafts)
+        aside = {"thinking_on": evaluation} if evaluation else {}
+        figures |= {"thinking": one.thinking, "engine": told.engine, "model": told.model}
+        evaluation = figures | whose | aside
+    return evaluation
+
+
+def _address(options: EvaluateOptions) -> tuple[str, str | None]:
+    """The server's, and its key."""
+    assert options.server is not None, "only then is it asked"
+    if not SERVER.fullmatch(options.server):
+        raise ValueError(
+            f"--server must be http://HOST:PORT or https://..., without user or query, got "
+            f"{options.server if '@' not in options.server else 'one with @'}; a key belongs in --api-key-env"
+        )
+    key = None if options.api_key_env is None else os.environ.get(options.api_key_env)
+    if options.api_key_env is not None and not key:
+        raise ValueError("--api-key-env must name a variable that is set, got one that is not; export it")
+    return options.server, key
+
+
+def _asked(
+    address: str, key: str | None, prompts: Sequence[Sequence[int]], decoding: DecodeConfig, console: Console
+) -> Served:
+    asking = Asking(decoding.max_new_tokens, decoding.temperature, decoding.seed)
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task("ask", total=len(prompts))
+        return served(address, key, prompts, asking, lambda n_done: bar.update(task, completed=n_done))
+
+
+def _say(console: LastingConsole, told: Served, figures: dict[str, Any], drafts: int | None) -> None:
+    """Whose figures these are, and what makes them doubtful."""
+    proposed = len(figures["accepted_at"] or ())
+    console.say(f"{told.engine} serves {told.model}, {proposed} drafted tokens a step at most")
+    if drafts is not None and told.engine == "vllm" and drafts != proposed:
+        console.say(f"the drafter has {drafts} slots to draft: is it the one that is served there?")
+    others = figures["other_traffic"]
+    if others["tokens"]:
+        console.say(
+            f"other requests were served meanwhile: {others['tokens']:,} tokens of theirs, in {others['prompts']} of "
+            f"{figures['prompts']} prompts; tau, slots and rates are of both"
+        )
