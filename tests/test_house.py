@@ -80,7 +80,7 @@ ONLY_IN = {
     "omegaconf": CONFIGURATION,
     "submitit": {"launch"},
     "wandb": {"telemetry", "compare"},
-    "matplotlib": {"compare"},
+    "matplotlib": {"compare", "bench"},
     "httpx2": {"regenerate", "served"},
 }
 WITHOUT_HYDRA = ("experiment", "planning", "scoring", "server_scoring", "evaluation", "config")
