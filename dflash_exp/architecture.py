@@ -83,6 +83,14 @@ def check_taps(taps: Sequence[int], n_layers: int) -> tuple[int, ...]:
     return chosen
 
 
+def check_layer_split(layer_split: int, n_layers: int) -> None:
+    """ValueError for more devices than layers."""
+    if layer_split > n_layers:
+        raise ValueError(
+            f"target.layer_split must be at most the target's layers, got {layer_split} for {n_layers}; lower it"
+        )
+
+
 def decoder_layers(model: PreTrainedModel) -> nn.ModuleList:
     """The decoder layers of any causal LM: the one outermost ModuleList as long as the configuration has layers.
 

@@ -110,9 +110,10 @@ def build(config: Config, planned: Planned, first_step: int, outside: Outside) -
     if config.deterministic != torch.are_deterministic_algorithms_enabled():  # to set it imports the compiler, seconds
         torch.use_deterministic_algorithms(config.deterministic)
     ranks, n_batches = outside.ranks, config.batches_per_step
-    devices = rank_devices(config.topology, ranks.rank)
-    here = devices.targets[0]
-    target = load(config.target, here, lambda shape, mask_id: resolve_shape(config.drafter, shape, mask_id))
+    devices = rank_devices(config.topology, config.target.layer_split, ranks.rank)
+    target = load(
+        config.target, devices.targets[0], lambda shape, mask_id: resolve_shape(config.drafter, shape, mask_id)
+    )
     check_vocabulary(config, target.drafter_shape.vocab_size)
     drafter = target.new_drafter(config.drafter.compute_dtype, devices.drafter)
     initialise(drafter, config.seeds.init, target.model.final_norm_weight_H)

@@ -45,8 +45,8 @@ OUTSIDE_IDENTITY = ("run_dir", "topology", "telemetry", "checkpoint", "evaluate"
 PLAN_SHOWS = ("out", "tokens_per_s", "speed_from", "loss_from")
 """Keys of `plan` that say where a plan is shown and with what beside it."""
 
-CACHE_KEYS = ("cache", "cache_bytes", "cache_dir")
-"""Keys of `target` that say whether its features are made anew: they are the same either way."""
+SAME_FEATURES = ("cache", "cache_bytes", "cache_dir", "layer_split")
+"""Keys of `target` that say where its features are made, and whether anew: they are the same either way."""
 
 YOUNGER = {
     "optim.lr_scale": "none",
@@ -201,6 +201,7 @@ class Config:
         _require(self.name.strip() != "", "name", "some text", repr(self.name), "it begins the run's identity")
         _require(self.seed >= 0, "seed", ">= 0", self.seed, "give any whole number from 0")
         _require(self.batches_per_step >= 1, "batches_per_step", ">= 1", self.batches_per_step, "1 is one batch a step")
+        self.topology.check_split(self.target.layer_split)
         self._check_length()
 
     def _check_length(self) -> None:
@@ -258,7 +259,7 @@ def within_identity(key: str) -> bool:
     group = key.partition(".")[0]
     outside = group in OUTSIDE_IDENTITY or (group == "pipeline" and not key.startswith("pipeline.threads"))
     shown = [f"plan.{name}" for name in PLAN_SHOWS]
-    return not outside and key not in [*shown, *(f"target.{name}" for name in CACHE_KEYS)]
+    return not outside and key not in [*shown, *(f"target.{name}" for name in SAME_FEATURES)]
 
 
 def identity(config: Config) -> str:
@@ -267,7 +268,7 @@ def identity(config: Config) -> str:
     for key in OUTSIDE_IDENTITY:
         del values[key]
     values["pipeline"] = {"threads": values["pipeline"]["threads"]}
-    for group, keys in {"plan": PLAN_SHOWS, "target": CACHE_KEYS}.items():
+    for group, keys in {"plan": PLAN_SHOWS, "target": SAME_FEATURES}.items():
         for key in keys:
             del values[group][key]
     for key, value in YOUNGER.items():

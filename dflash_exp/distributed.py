@@ -7,7 +7,7 @@ it computes beyond the order in which floats are added.
 import os
 import platform
 from collections.abc import MutableMapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 import torch
@@ -34,7 +34,8 @@ class Topology:
     """Target loops of a rank."""
     device: Device
     target_devices: int
-    """Devices of a rank that hold the target alone, each a copy of it; 0: it shares the drafter's."""
+    """Devices of a rank that hold the target alone, each a copy of it, or `target.layer_split` of them one; 0: it
+    shares the drafter's."""
     timeout_s: float
     """How long a rank waits for the others before it takes them for lost."""
 
@@ -43,10 +44,9 @@ class Topology:
         for name, count in counts.items():
             if count < 1:
                 raise ValueError(f"topology.{name} must be >= 1, got {count}; 1 is one of them")
-        if self.target_devices < 0 or (self.target_devices and self.target_workers % self.target_devices):
+        if self.target_devices < 0:
             raise ValueError(
-                f"topology.target_workers must be a multiple of topology.target_devices, got {self.target_workers} "
-                f"and {self.target_devices}; each device serves as many workers, 0 is the drafter's own"
+                f"topology.target_devices must be >= 0, got {self.target_devices}; 0 is the drafter's own device"
             )
         if self.target_devices and self.device is not Device.cuda:
             raise ValueError(
@@ -55,6 +55,22 @@ class Topology:
             )
         if not self.timeout_s > 0:
             raise ValueError(f"topology.timeout_s must be > 0, got {self.timeout_s}; 600 is usual")
+
+    def check_split(self, layer_split: int) -> None:
+        """ValueError unless target_devices make whole copies of the target, each for as many workers."""
+        if self.device is not Device.cuda:
+            return
+        if (layer_split > 1 and self.target_devices == 0) or self.target_devices % layer_split:
+            raise ValueError(
+                f"target.layer_split must divide topology.target_devices, got {layer_split} for {self.target_devices}; "
+                f"say topology.target_devices={layer_split} topology.target_workers={layer_split}"
+            )
+        n_copies = self.target_devices // layer_split
+        if n_copies and self.target_workers % n_copies:
+            raise ValueError(
+                "topology.target_workers must be a multiple of the target's copies, topology.target_devices / "
+                f"target.layer_split, got {self.target_workers} for {n_copies}; each copy serves as many workers"
+            )
 
     @property
     def n_ranks(self) -> int:
@@ -67,8 +83,13 @@ class RankDevices:
     """Where the models of one rank are."""
 
     drafter: torch.device
-    targets: Sequence[torch.device]
-    """Of each target loop."""
+    targets: Sequence[tuple[torch.device, ...]]
+    """Of each target loop those that its copy is spread over; the first takes tokens and gives features."""
+
+    @property
+    def distinct(self) -> set[torch.device]:
+        """Each once."""
+        return {self.drafter, *(device for own in self.targets for device in own)}
 
 
 def grow_segments(environment: MutableMapping[str, str]) -> None:
@@ -85,10 +106,11 @@ def device_type(topology: Topology) -> str:
     return topology.device.value
 
 
-def rank_devices(topology: Topology, rank: int) -> RankDevices:
+def rank_devices(topology: Topology, layer_split: int, rank: int) -> RankDevices:
     """The devices of this rank. Raises ValueError for what is not there."""
     if device_type(topology) == "cpu":
-        return RankDevices(torch.device("cpu"), [torch.device("cpu")] * topology.target_workers)
+        return RankDevices(torch.device("cpu"), [(torch.device("cpu"),) * layer_split] * topology.target_workers)
+    replace(topology, device=Device.cuda).check_split(layer_split)
     found = torch.cuda.device_count() if torch.cuda.is_available() else 0
     needed = topology.ranks_per_node * (1 + topology.target_devices)
     if found < needed:
@@ -97,9 +119,24 @@ def rank_devices(topology: Topology, rank: int) -> RankDevices:
             "use topology=cpu, topology=auto to take what is there, or hydra/launcher=slurm_8gpu to submit it"
         )
     first = rank % topology.ranks_per_node * (1 + topology.target_devices)
-    beside = [first + 1 + i for i in range(topology.target_devices)] or [first]
-    targets = [torch.device("cuda", beside[i % len(beside)]) for i in range(topology.target_workers)]
+    beside = [torch.device("cuda", first + 1 + i) for i in range(topology.target_devices)]
+    beside = beside or [torch.device("cuda", first)]
+    copies = [tuple(beside[begin : begin + layer_split]) for begin in range(0, len(beside), layer_split)]
+    targets = [copies[i % len(copies)] for i in range(topology.target_workers)]
     return RankDevices(torch.device("cuda", first), targets)
+
+
+def devices_in_a_row(kind: str, n_devices: int) -> tuple[torch.device, ...]:
+    """The first devices of this machine, of kind `cuda` or `cpu`, which is as many as are asked for. ValueError where
+    there are fewer."""
+    if kind == "cpu":
+        return (torch.device("cpu"),) * n_devices
+    if torch.cuda.device_count() < n_devices:
+        raise ValueError(
+            f"target.layer_split must be at most the CUDA devices that are there, got {n_devices} for "
+            f"{torch.cuda.device_count()}; lower it, or find more"
+        )
+    return tuple(torch.device("cuda", i) for i in range(n_devices))
 
 
 def visible_devices() -> list[str]:
@@ -142,7 +179,7 @@ def check_memory(topology: Topology, devices: RankDevices, wanted_bytes: int) ->
 
     Of a CPU it is this rank's share of the machine's memory.
     """
-    there = [device_bytes(device) for device in (devices.drafter, *devices.targets)]
+    there = [device_bytes(device) for device in devices.distinct]
     least = min(there) // (topology.ranks_per_node if devices.drafter.type == "cpu" else 1)
     if wanted_bytes > least:
         raise ValueError(

@@ -75,7 +75,7 @@ def planned_and_prompts(config: Config) -> tuple[Planned, list[Tensor]]:
 def affordable_plan(config: Config, planned: Planned, rank: int) -> dict[str, Any]:
     """plan.json. Raises ValueError where it needs devices or memory that are not there."""
     document = plan_document(config, planned)
-    devices, memory = rank_devices(config.topology, rank), document["memory_bytes"]
+    devices, memory = rank_devices(config.topology, config.target.layer_split, rank), document["memory_bytes"]
     if memory is not None:
         check_memory(config.topology, devices, memory["largest_device"])
     return document
@@ -156,7 +156,7 @@ def mfu_of(session: Session, times: list[dict[str, Any]]) -> float | None:
         return None
     done, planned = session.counters.step, session.planned
     steps = range(done - int(times[0]["n_steps"]), done)
-    device_s = sum(spent["steps_s"] for spent in times) * len({devices.drafter, *devices.targets})
+    device_s = sum(spent["steps_s"] for spent in times) * len(devices.distinct)
     name = torch.cuda.get_device_name(devices.drafter)
     return trained_mfu(session.config, (planned.planner, planned.epochs), steps, device_s, name)
 

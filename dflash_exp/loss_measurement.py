@@ -16,6 +16,7 @@ from rich.progress import track
 
 from dflash_exp.config import Config
 from dflash_exp.data.collate import Collator
+from dflash_exp.distributed import devices_in_a_row
 from dflash_exp.drafter.model import resolve_shape
 from dflash_exp.drafter.passes import GroupedPasses
 from dflash_exp.drafter.step import DrafterStep
@@ -32,8 +33,8 @@ def measure_losses(
 
     Raises ValueError for a target that is not the one with this fingerprint, and for losses that are not finite.
     """
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    target = load(config.target, device, lambda shape, mask_id: resolve_shape(config.drafter, shape, mask_id))
+    devices = devices_in_a_row("cuda" if torch.cuda.is_available() else "cpu", config.target.layer_split)
+    target = load(config.target, devices, lambda shape, mask_id: resolve_shape(config.drafter, shape, mask_id))
     if weights_fingerprint(target.model.model) != target_fingerprint:
         raise ValueError(
             f"plan.loss_from must be a run whose target is as it was, the weights in {config.target.path} changed "

@@ -63,9 +63,10 @@ class LoadedTarget:
 
 
 def load(
-    config: TargetConfig, device: torch.device, shape_for: Callable[[TargetShape, int], DrafterShape]
+    config: TargetConfig, devices: Sequence[torch.device], shape_for: Callable[[TargetShape, int], DrafterShape]
 ) -> LoadedTarget:
-    """Load the target and tap the layers that the drafter's shape names. Raises ValueError, one line."""
+    """Load the target onto its devices and tap the layers that the drafter's shape names. Raises ValueError, one
+    line."""
     from transformers import AutoTokenizer
     from transformers.utils import logging as transformers_logging
 
@@ -74,7 +75,7 @@ def load(
         check_embedded_target()
     config = located(config)
     transformers_logging.disable_progress_bar()
-    model = load_model(config, device)
+    model = load_model(config, devices)
     tokenizer = AutoTokenizer.from_pretrained(
         config.path, local_files_only=Path(config.path).is_dir(), trust_remote_code=config.trust_remote_code
     )

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dflash_exp.architecture import TargetShape
+from dflash_exp.architecture import TargetShape, check_layer_split
 from dflash_exp.config import Config
 from dflash_exp.distributed import device_type
 from dflash_exp.drafter.model import AttentionKind, tapped_layers
@@ -42,20 +42,22 @@ def price(config: Config, first: EpochPlan, run_tokens: int, measured: Measured 
 
     Where target and drafter share a device, all its target workers do, so no cost is divided by anything: the
     bottleneck is the stage that takes most of the device's time, and the line at best as long as both together. With
-    `topology.target_devices` the bottleneck is the slower of two, the target's cost shared out over its devices.
+    `topology.target_devices` the bottleneck is the slower of two, the target's cost shared out over its devices, as
+    far as there are workers to keep them busy.
     """
     shape, work = known_shape(config.target), plan_work(first, config.drafter.block_size)
+    if shape is not None:
+        check_layer_split(config.target.layer_split, shape.n_layers)
     hours = _hours(config, first, run_tokens, work, measured)
     costs, unit, basis = _costs(config, shape, measured)
     if costs is None:
         return Price(hours=hours)
     target, drafter = (cost[first.drawn] for cost in stage_costs(work, costs))
     topology = config.topology
-    slower = slower_stage(target / max(1, topology.target_devices), drafter)
+    at_work = min(topology.target_devices, topology.target_workers)
+    slower = slower_stage(target / max(1, at_work), drafter)
     return Price(
-        cost=cost_per_batch(
-            first.order, first.counts, BatchCosts(target, drafter, unit, basis, topology.target_devices)
-        ),
+        cost=cost_per_batch(first.order, first.counts, BatchCosts(target, drafter, unit, basis, at_work)),
         sync_efficiency=sync_efficiency(config.align, slower, first.bounds, topology.n_ranks),
         memory_bytes=None if shape is None else _memory(config, shape, work, first.batches.sizes),
         hours=hours,
@@ -107,12 +109,12 @@ def _memory(config: Config, shape: TargetShape, work: Work, n_sequences: np.ndar
         matrix_state_width=4 if isinstance(config.optim, Muon) else 8,
         keeps_probabilities=kind is AttentionKind.grouped,
     )
-    topology = config.topology
-    line = UnderWay(1, None, 1, topology.target_devices)
+    topology, layer_split = config.topology, config.target.layer_split
+    line = UnderWay(1, None, 1, topology.target_devices, layer_split)
     if isinstance(pipeline, Overlapped):
         ahead, most = pipeline.features_ahead, pipeline.features_bytes
-        line = UnderWay(ahead, most, topology.target_workers, topology.target_devices)
-    return peak_memory(models, work, n_sequences, line).as_json(topology.target_devices)
+        line = UnderWay(ahead, most, topology.target_workers, topology.target_devices, layer_split)
+    return peak_memory(models, work, n_sequences, line).as_json(models, line)
 
 
 def _hours(

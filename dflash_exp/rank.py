@@ -37,7 +37,7 @@ def start(config: Config, overrides: list[str], stop: StopSignals) -> int:
             "use srun or torchrun"
         )
     try:
-        rank_devices(topology, 0)
+        rank_devices(topology, config.target.layer_split, 0)
     except ValueError as error:
         raise ConfigError(str(error)) from error
     asked = lambda: stop.requested is not None  # noqa: E731
@@ -61,7 +61,7 @@ def run_as_rank(config: Config, overrides: list[str], stop: StopSignals) -> int:
     if n_ranks == 1:
         return run(config, overrides, stop, Alone())
     try:
-        device = rank_devices(config.topology, rank).drafter
+        device = rank_devices(config.topology, config.target.layer_split, rank).drafter
     except ValueError as error:
         raise ConfigError(str(error)) from error
     ranks = Group(rank, n_ranks, device, config.topology.timeout_s)

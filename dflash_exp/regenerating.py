@@ -103,10 +103,9 @@ def _server(settings: Regeneration) -> tuple[Rewriter, object]:
 
 
 def _in_process(settings: Regeneration, config: Config) -> tuple[Rewriter, object]:
-    import torch
     from transformers.utils import logging as transformers_logging
 
-    from dflash_exp.distributed import device_type
+    from dflash_exp.distributed import device_type, devices_in_a_row
     from dflash_exp.models import eos_ids, located, weights_fingerprint
     from dflash_exp.part_workers import Tokens, load_tokenizer
     from dflash_exp.regenerate.in_process import InProcess
@@ -120,7 +119,7 @@ def _in_process(settings: Regeneration, config: Config) -> tuple[Rewriter, objec
             "regenerate.server"
         )
     transformers_logging.disable_progress_bar()
-    model = load_model(target, torch.device(device_type(config.topology)))
+    model = load_model(target, devices_in_a_row(device_type(config.topology), target.layer_split))
     by = {
         "weights": weights_fingerprint(model),
         "dtype": target.dtype.value,

@@ -20,6 +20,7 @@ from dflash_exp.config import Config, EvaluateOptions
 from dflash_exp.console import LastingConsole
 from dflash_exp.data.store import EmbeddedData, Responses, StoreData, TooLong, read_split
 from dflash_exp.decode import DecodeConfig
+from dflash_exp.distributed import devices_in_a_row
 from dflash_exp.doctor.examination import Conversation, Text, examine
 from dflash_exp.drafter.model import ComputeDtype, Drafter
 from dflash_exp.drafter.session import DraftSession
@@ -53,9 +54,9 @@ def evaluate(path: Path, config: Config | None, options: EvaluateOptions) -> int
     try:
         folder = find_drafter(path, options.checkpoint)
         shape = read_shape(folder)
-        device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         wanted_target = replace(target_of(path, config, options), mask_token_id=shape.mask_token_id)
-        target = load(wanted_target, device, lambda dims, _: check_fits(shape, dims, folder))
+        devices = devices_in_a_row("cuda" if torch.cuda.is_available() else "cpu", wanted_target.layer_split)
+        target = load(wanted_target, devices, lambda dims, _: check_fits(shape, dims, folder))
         drafter = target.new_drafter(ComputeDtype.auto if config is None else config.drafter.compute_dtype)
         load_weights(drafter, folder)
         decoding = decoding_of(config, options, target.eos_ids)
@@ -147,7 +148,9 @@ def check_fits(shape: DrafterShape, target: TargetShape, folder: Path) -> Drafte
 def target_of(path: Path, config: Config | None, options: EvaluateOptions) -> TargetConfig:
     """The one that was named, else the run's. Raises ValueError where neither is there."""
     if options.target is not None:
-        return TargetConfig(options.target, config.target.dtype if config else TargetDtype.FLOAT32)
+        if config is None:
+            return TargetConfig(options.target, TargetDtype.FLOAT32)
+        return TargetConfig(options.target, config.target.dtype, layer_split=config.target.layer_split)
     if config is None:
         raise ValueError(
             f"--target must name the drafter's target, got none and {path} is no run that would say it; "

@@ -44,22 +44,23 @@ def cached_targets(wanted: TargetConfig, target: FrozenTarget, say: Callable[[st
 def target_stages(
     wanted: TargetConfig, target: FrozenTarget, devices: RankDevices, cache: CachedTargets | None
 ) -> list[Callable[[TokenBatch], TargetFeatures]]:
-    """The target of each loop: one copy a device, behind the cache, and on CUDA streams of its own for each loop."""
+    """The target of each loop: one copy on each loop's devices, behind the cache, and on CUDA streams of its own for
+    each loop."""
     copies = {devices.targets[0]: target}
-    for device in devices.targets:
-        if device not in copies:
-            copies[device] = FrozenTarget(load_model(located(wanted), device), target.taps, wanted.forward)
-    asked = {device: copy if cache is None else cache.wrap(copy) for device, copy in copies.items()}
+    for own in devices.targets:
+        if own not in copies:
+            copies[own] = FrozenTarget(load_model(located(wanted), own), target.taps, wanted.forward)
+    asked = {own: copy if cache is None else cache.wrap(copy) for own, copy in copies.items()}
     if devices.drafter.type == "cpu":
-        return [asked[device] for device in devices.targets]
-    return [StreamedTarget(asked[device], device) for device in devices.targets]
+        return [asked[own] for own in devices.targets]
+    return [StreamedTarget(asked[own], own[0]) for own in devices.targets]
 
 
 def landings_for(devices: RankDevices, arena: FeatureArena | None) -> list[Land] | None:
     """For each target loop; None on a CPU, where features are where they are read."""
     if devices.drafter.type == "cpu":
         return None
-    return [Landing(device, devices.drafter, arena) for device in devices.targets]
+    return [Landing(own[0], devices.drafter, arena) for own in devices.targets]
 
 
 def feature_arena(pipeline: Lockstep | Overlapped, largest_bytes: int, device: torch.device) -> FeatureArena | None:

@@ -74,8 +74,12 @@ class TargetConfig:
     mask_token_id: int | None = None
     """None: the tokenizer's mask token, else the first id without a token."""
     forward: Forward = Forward.BATCH
+    layer_split: int = 1
+    """Devices that a copy's decoder layers are spread over, for a target too large for one: features stay the same."""
 
     def __post_init__(self) -> None:
+        if self.layer_split < 1:
+            raise ValueError(f"target.layer_split must be >= 1, got {self.layer_split}; 1 keeps a copy on one device")
         if self.cache_bytes < 1:
             raise ValueError(f"target.cache_bytes must be >= 1, got {self.cache_bytes}; target.cache='off' keeps none")
 
@@ -129,7 +133,7 @@ class FrozenTarget:
 
     @property
     def device(self) -> torch.device:
-        """Where the weights are, and the features."""
+        """Where the weights are, and the features; of a target that is spread, its first."""
         return self.model.device
 
     @property
@@ -172,7 +176,8 @@ class FrozenTarget:
         finally:
             _capture.reset(token)
         real_P = (torch.arange(tokens_BT.shape[1], device=self.device) < lengths_B[:, None]).flatten().nonzero()[:, 0]
-        return torch.cat([capture.hidden[tap].flatten(0, 1)[real_P] for tap in self.taps], dim=-1)
+        hidden = [capture.hidden[tap].flatten(0, 1).to(self.device) for tap in self.taps]
+        return torch.cat([hidden_NH[real_P] for hidden_NH in hidden], dim=-1)
 
     @property
     def token_bytes(self) -> int:
@@ -218,7 +223,7 @@ class TargetSession:
             logits_1NV = self._target.model(**inputs, use_cache=True).logits
         finally:
             _capture.reset(token)
-        features_NF = torch.cat([capture.hidden[tap][0] for tap in self._target.taps], dim=-1)
+        features_NF = torch.cat([capture.hidden[tap][0].to(self._target.device) for tap in self._target.taps], dim=-1)
         return logits_1NV[0, -n_logits:], features_NF
 
     def drop(self, n_tokens: int) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from dflash_exp.architecture import check_rope
+from dflash_exp.layer_split import spread
 from dflash_exp.target import TargetConfig
 
 if TYPE_CHECKING:  # 4 s to import, which a plan does without
@@ -19,8 +20,8 @@ if TYPE_CHECKING:  # 4 s to import, which a plan does without
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 
 
-def load_model(config: TargetConfig, device: torch.device) -> PreTrainedModel:
-    """Load the causal LM from safetensors, frozen and in evaluation mode, onto `device`.
+def load_model(config: TargetConfig, devices: Sequence[torch.device]) -> PreTrainedModel:
+    """Load the causal LM from safetensors, frozen and in evaluation mode, its layers spread over `devices`.
 
     Raises ValueError, one line, when the path holds no such model, weights are missing, or its RoPE is refused.
     """
@@ -43,7 +44,7 @@ def load_model(config: TargetConfig, device: torch.device) -> PreTrainedModel:
     if absent:
         # transformers fills them with random numbers and only warns
         raise ValueError(f"target.path must hold every weight, {config.path!r} lacks {len(absent)}, first {absent[0]}")
-    return model.to(device).eval().requires_grad_(False)
+    return spread(model, devices).eval().requires_grad_(False)
 
 
 def is_directory(config: TargetConfig) -> bool:

@@ -5,8 +5,17 @@ import torch
 
 from dflash_exp import distributed
 from dflash_exp.compose import compose
-from dflash_exp.distributed import Device, Topology, check_memory, check_topology, grow_segments, rank_devices
+from dflash_exp.distributed import (
+    Device,
+    Topology,
+    check_memory,
+    check_topology,
+    devices_in_a_row,
+    grow_segments,
+    rank_devices,
+)
 from dflash_exp.ranks import Alone, lead, place_of, share_out, together
+from dflash_exp.suggest import ConfigError
 
 
 def topology(option: str) -> Topology:
@@ -47,10 +56,10 @@ def test_segments_grow_unless_the_user_has_told_the_allocator_something_by_eithe
 def test_every_rank_has_devices_of_its_own(option: str, drafters: list[int], targets: list[list[int]]) -> None:
     chosen = topology(option)
     assert chosen.n_ranks == len(drafters)
-    found = [rank_devices(chosen, rank) for rank in range(chosen.n_ranks)]
+    found = [rank_devices(chosen, 1, rank) for rank in range(chosen.n_ranks)]
     assert [devices.drafter.index for devices in found] == drafters
-    assert [[device.index for device in devices.targets] for devices in found] == targets
-    on_the_second_node = rank_devices(chosen, chosen.n_ranks)
+    assert [[device.index for (device,) in devices.targets] for devices in found] == targets
+    on_the_second_node = rank_devices(chosen, 1, chosen.n_ranks)
     assert on_the_second_node == found[0]
 
 
@@ -63,24 +72,76 @@ def test_a_topology_whose_devices_are_not_there_is_refused(
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(ValueError, match=f"^topology {option} needs {n_devices} found 0; use topology=cpu"):
-        rank_devices(topology(option), 0)
+        rank_devices(topology(option), 1, 0)
+
+
+def cuda(target_devices: int, target_workers: int, n_ranks: int = 1) -> Topology:
+    return Topology("mine", 1, n_ranks, target_workers, Device.cuda, target_devices, 600.0)
+
+
+@pytest.mark.usefixtures("eight_gpus")
+@pytest.mark.parametrize(
+    ("chosen", "layer_split", "targets"),
+    [
+        (cuda(3, 3, n_ranks=2), 3, [(5, 6, 7)] * 3),
+        (cuda(3, 1, n_ranks=2), 3, [(5, 6, 7)]),
+        (cuda(4, 4), 2, [(1, 2), (3, 4), (1, 2), (3, 4)]),
+    ],
+)
+def test_a_target_that_is_spread_has_as_many_devices_and_its_workers_share_them(
+    chosen: Topology, layer_split: int, targets: list[tuple[int, ...]]
+) -> None:
+    devices = rank_devices(chosen, layer_split, chosen.ranks_per_node - 1)
+    assert [tuple(device.index for device in own) for own in devices.targets] == targets
+    assert len(devices.distinct) == 1 + chosen.target_devices
+
+
+@pytest.mark.parametrize(
+    ("chosen", "layer_split", "rule"),
+    [
+        (cuda(3, 3), 2, r"^target\.layer_split must divide topology\.target_devices, got 2 for 3; say topology"),
+        (cuda(0, 1), 2, r"^target\.layer_split must divide topology\.target_devices, got 2 for 0; say topology"),
+        (cuda(2, 3), 1, r"^topology\.target_workers must be a multiple of the target's copies, .* got 3 for 2; each"),
+        (cuda(4, 3), 2, r"^topology\.target_workers must be a multiple of the target's copies, .* got 3 for 2; each"),
+    ],
+)
+def test_devices_that_make_no_whole_copies_are_refused(chosen: Topology, layer_split: int, rule: str) -> None:
+    with pytest.raises(ValueError, match=rule):
+        chosen.check_split(layer_split)
+
+
+def test_a_copy_s_devices_are_asked_for_as_a_configuration_is_read_and_again_where_auto_finds_cuda(
+    eight_gpus: None,
+) -> None:
+    with pytest.raises(ConfigError, match=r"target\.layer_split must divide topology\.target_devices, got 2 for 1"):
+        compose(["topology=node8", "target.layer_split=2", "batches_per_step=8"])
+    with pytest.raises(ValueError, match=r"target\.layer_split must divide topology\.target_devices, got 2 for 0"):
+        rank_devices(topology("auto"), 2, 0)
+
+
+def test_a_target_without_a_topology_is_spread_over_the_first_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert devices_in_a_row("cuda", 2) == (torch.device("cuda", 0), torch.device("cuda", 1))
+    assert devices_in_a_row("cpu", 3) == (torch.device("cpu"),) * 3
+    with pytest.raises(ValueError, match=r"target\.layer_split must be at most the CUDA devices .*, got 3 for 2"):
+        devices_in_a_row("cuda", 3)
 
 
 def test_auto_takes_what_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert rank_devices(topology("auto"), 0).drafter == torch.device("cpu")
+    assert rank_devices(topology("auto"), 1, 0).drafter == torch.device("cpu")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    assert rank_devices(topology("auto"), 0).drafter == torch.device("cuda", 0)
-    assert rank_devices(topology("cpu"), 0).drafter == torch.device("cpu")
+    assert rank_devices(topology("auto"), 1, 0).drafter == torch.device("cuda", 0)
+    assert rank_devices(topology("cpu"), 1, 0).drafter == torch.device("cpu")
 
 
 def test_what_cannot_fit_is_refused_before_anything_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
     two = Topology("cpu", 1, 2, 1, Device.cpu, 0, 600.0)
     monkeypatch.setattr(distributed, "device_bytes", lambda device: 8 * 10**9)
-    check_memory(two, rank_devices(two, 0), 4 * 10**9)
+    check_memory(two, rank_devices(two, 1, 0), 4 * 10**9)
     with pytest.raises(ValueError, match=r"predicted 4\.1 GB on its fullest device, which has 4\.0 GB; lower batches"):
-        check_memory(two, rank_devices(two, 0), 41 * 10**8)
+        check_memory(two, rank_devices(two, 1, 0), 41 * 10**8)
 
 
 def test_a_step_must_hold_a_batch_for_every_rank() -> None:
@@ -93,7 +154,7 @@ def test_a_step_must_hold_a_batch_for_every_rank() -> None:
 @pytest.mark.parametrize(
     ("values", "rule"),
     [
-        ({"target_workers": 3, "target_devices": 2}, "multiple of topology.target_devices, got 3 and 2"),
+        ({"target_devices": -1}, "target_devices must be >= 0, got -1"),
         ({"target_devices": 1, "device": Device.cpu}, "must be 0 without CUDA devices, got 1"),
         ({"timeout_s": 0.0}, "timeout_s must be > 0"),
         ({"ranks_per_node": 0}, "ranks_per_node must be >= 1"),

@@ -53,6 +53,15 @@ def test_there_is_one_record_for_every_optimizer_step_and_a_probe_every_second(f
     assert result["tokens"] == sum(record["batch/tokens"] for record in records)
 
 
+def test_a_target_spread_over_devices_gives_the_same_records_and_decoded_tokens(
+    world: World, finished_run: Path
+) -> None:
+    spread = world.train("spread", "target.layer_split=3")
+    assert results_only(spread) == results_only(finished_run)
+    one, other = (json.loads((run_dir / "evaluation.json").read_text()) for run_dir in (spread, finished_run))
+    assert one["tau_pooled"] == other["tau_pooled"] and one["lossless"] == "3/3"
+
+
 def test_where_the_time_went_is_in_the_result_and_nothing_of_it_is_host_bound_on_a_cpu(finished_run: Path) -> None:
     result = result_of(finished_run)
     assert result["time"] == result["time_by_rank"][0] and result["time"]["drafter_busy_s"] > 0

@@ -83,7 +83,7 @@ def test_activations_of_the_largest_and_of_a_middling_batch_are_as_predicted(cas
 
 
 def test_weights_gradients_and_optimizer_are_exact(case: Case) -> None:
-    found = peak_memory(case.models, case.work, case.plan.batches.sizes, UnderWay(1, None, 1, 0))
+    found = peak_memory(case.models, case.work, case.plan.batches.sizes, UnderWay(1, None, 1, 0, 1))
     drafter, target = case.built.drafter, case.built.target.model.model
     assert found.target_weights == sum(p.nbytes for p in target.parameters())
     assert found.gradients == sum(p.nbytes for p in drafter.parameters())
@@ -98,5 +98,6 @@ def test_weights_gradients_and_optimizer_are_exact(case: Case) -> None:
 
 
 def test_plan_json_has_the_prediction_of_the_configuration(case: Case) -> None:
-    found = peak_memory(case.models, case.work, case.plan.batches.sizes, UnderWay(1, None, 1, 0))
-    assert case.document["memory_bytes"] == found.as_json(0)
+    line = UnderWay(1, None, 1, 0, 1)
+    found = peak_memory(case.models, case.work, case.plan.batches.sizes, line)
+    assert case.document["memory_bytes"] == found.as_json(case.models, line)

@@ -70,6 +70,28 @@ def test_target_workers_share_their_rank_s_device_so_they_divide_nothing(store: 
     assert three["memory_bytes"]["target_activations"] == 3 * one["memory_bytes"]["target_activations"]
 
 
+SPREAD = ("topology.device=cuda", "topology.target_devices=2", "drafter.attention=grouped")
+
+
+def test_devices_of_one_copy_share_its_work_out_only_while_as_many_workers_keep_them_busy(store: Path) -> None:
+    asked = overrides(store, *SPREAD, "target.layer_split=2", "drafter.anchors=2")
+    alone, both = (document_of(compose([*asked, f"topology.target_workers={n}"])) for n in (1, 2))
+    target, drafter = (np.dot(alone["cost"][stage], alone["counts"]) for stage in ("target", "drafter"))
+    assert target / 2 < drafter < target
+    assert (alone["cost"]["bottleneck"], both["cost"]["bottleneck"]) == ("target", "drafter")
+
+
+def test_a_plan_says_what_the_fullest_device_of_a_spread_target_holds(store: Path) -> None:
+    copies, split = (
+        document_of(compose(overrides(store, *SPREAD, "topology.target_workers=2", f"target.layer_split={n}")))
+        for n in (1, 2)
+    )
+    weights = copies["memory_bytes"]["target_weights"]
+    assert copies["memory_bytes"]["total"] == split["memory_bytes"]["total"] + weights
+    with pytest.raises(ValueError, match=r"^target\.layer_split must be at most the target's layers, got 9 for 8; "):
+        document_of(compose(overrides(store, "target.layer_split=9")))
+
+
 @pytest.mark.parametrize(("align", "aligner"), [("none", NoAlign()), ("lpt", Lpt())])
 def test_sync_efficiency_is_that_of_the_slower_stage_over_all_ranks(store: Path, align: str, aligner: object) -> None:
     ranks = ["topology.nodes=2", "topology.ranks_per_node=1", f"align={align}"]

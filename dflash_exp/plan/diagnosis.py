@@ -33,7 +33,7 @@ class BatchCosts:
     basis: str
     """What the costs rest on, in words."""
     target_devices: int = 0
-    """Devices that share the target's work out; 0: target and drafter share one."""
+    """Devices that do the target's work at once; 0: target and drafter share one."""
 
 
 def diagnose(plan: EpochPlan, lr_per_step: np.ndarray | None = None) -> dict[str, object]:

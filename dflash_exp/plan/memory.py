@@ -61,7 +61,14 @@ class UnderWay:
     target_workers: int
     """Target forwards at once."""
     target_devices: int
-    """Devices that hold the target alone, each a copy of it; 0: it shares the drafter's."""
+    """Devices that hold the target alone; 0: it shares the drafter's."""
+    layer_split: int
+    """Of those, devices that a copy of the target is spread over."""
+
+    @property
+    def target_copies(self) -> int:
+        """On devices of their own, else one."""
+        return max(1, self.target_devices // self.layer_split)
 
 
 @dataclass(frozen=True)
@@ -76,15 +83,18 @@ class PeakMemory:
     target_activations: int
     drafter_activations: int
 
-    def as_json(self, target_devices: int) -> dict[str, int]:
-        """The terms by name, their `total`, and `largest_device`: what the fullest device of the rank holds."""
+    def as_json(self, models: Models, line: UnderWay) -> dict[str, int]:
+        """The terms by name, their `total`, and `largest_device`: what the fullest device of the rank holds.
+
+        All forwards of a copy that is spread may be on the same of its devices.
+        """
         terms = asdict(self)
         total = sum(terms.values())
-        if target_devices == 0:
+        if line.target_devices == 0:
             return terms | {"total": total, "largest_device": total}
-        beside = self.target_weights + self.target_activations // target_devices
+        beside = fullest_part(models, line.layer_split) + self.target_activations // line.target_copies
         own = total - self.target_weights - self.target_activations
-        copies = (target_devices - 1) * self.target_weights
+        copies = (line.target_copies - 1) * self.target_weights
         return terms | {"total": total + copies, "largest_device": max(own, beside)}
 
 
@@ -123,9 +133,15 @@ def peak_memory(models: Models, work: Work, n_sequences: np.ndarray, line: Under
 
 def target_weights(models: Models) -> int:
     """Bytes of the whole decoder, embedding and head; biases, and experts beyond one, are not known of."""
-    sizes = models.sizes
-    layers = models.n_target_layers * (_matrices(sizes) + _norms(sizes))
-    return models.target_width * (layers + _tables(models) + sizes.hidden_size)
+    return models.target_width * (models.n_target_layers * _layer(models.sizes) + _around(models))
+
+
+def fullest_part(models: Models, layer_split: int) -> int:
+    """Bytes of weights on the fullest of the devices that a copy of the target is spread over: the first, which has
+    all but the layers and the fewer of those, or the last."""
+    first = models.n_target_layers // layer_split * _layer(models.sizes) + _around(models)
+    last = -(-models.n_target_layers // layer_split) * _layer(models.sizes)
+    return models.target_width * max(first, last)
 
 
 def features_under_way(models: Models, most_tokens: int, line: UnderWay) -> int:
@@ -178,6 +194,16 @@ def drafter_activations(models: Models, work: Work, n_sequences: np.ndarray) -> 
 def _tables(models: Models) -> int:
     """Numbers in embedding and head."""
     return (1 if models.tied_embeddings else 2) * models.sizes.vocab_size * models.sizes.hidden_size
+
+
+def _around(models: Models) -> int:
+    """Numbers in all of the target but its layers: embedding, head and final norm."""
+    return _tables(models) + models.sizes.hidden_size
+
+
+def _layer(sizes: Sizes) -> int:
+    """Numbers in a layer."""
+    return _matrices(sizes) + _norms(sizes)
 
 
 def _matrices(sizes: Sizes) -> int:

@@ -113,7 +113,7 @@ def test_overrides_without_a_verb_are_told_where_to_go(capsys: pytest.CaptureFix
 
 def test_a_wrong_option_of_evaluate_is_one_line_too(capsys: pytest.CaptureFixture[str]) -> None:
     assert "unrecognized arguments: --limt" in refusal(capsys, "evaluate", "runs/x", "--limt=3")
-    assert "required: PATH" in refusal(capsys, "evaluate")
+    assert "PATH must be a run's directory or a drafter's, got none" in refusal(capsys, "evaluate")
 
 
 def test_the_last_job_of_a_sweep_is_refused_before_the_first_one_runs(capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,7 +7,7 @@ from hashlib import sha256
 import pytest
 
 from dflash_exp.compose import compose
-from dflash_exp.config import CACHE_KEYS, OUTSIDE_IDENTITY, identity, plain, run_directory
+from dflash_exp.config import OUTSIDE_IDENTITY, SAME_FEATURES, identity, plain, run_directory
 from dflash_exp.door import checked
 
 ELSEWHERE = [
@@ -37,7 +37,7 @@ def test_a_key_that_came_later_leaves_a_run_the_same_until_it_is_used() -> None:
     values = plain(compose([]))
     assert values["optim"].pop("lr_scale") == "none" and values["optim"].pop("lr_reference_weight") is None
     assert identity(checked(values)) == identity(compose([]))
-    for key in (*CACHE_KEYS, "mask_token_id", "forward"):
+    for key in (*SAME_FEATURES, "mask_token_id", "forward"):
         del values["target"][key]
     del values["drafter"]["init_from"]
     for key in (*OUTSIDE_IDENTITY, "pipeline"):

@@ -127,7 +127,7 @@ def test_auto_computes_in_bf16_beside_a_target_in_bf16_only(compute, target, exp
 @pytest.mark.parametrize("dtype", [TargetDtype.BFLOAT16, TargetDtype.FLOAT32])
 def test_embedding_and_head_are_the_targets_own_where_the_format_agrees_else_one_copy(dtype):
     config = DrafterConfig(n_layers=1, block_size=4, anchors=4, slots_per_pass=64, taps=[1])
-    target = load(TargetConfig("embedded", dtype), CPU, lambda shape, mask_id: resolve_shape(config, shape, mask_id))
+    target = load(TargetConfig("embedded", dtype), [CPU], lambda shape, mask_id: resolve_shape(config, shape, mask_id))
     own = target.model.embedding_weight_VH
     shared, copied = (
         target.new_drafter(ComputeDtype.auto),

@@ -6,7 +6,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from dflash_exp.plan.cost import Work
-from dflash_exp.plan.memory import Models, UnderWay, drafter_activations, peak_memory
+from dflash_exp.plan.memory import (
+    Models,
+    UnderWay,
+    drafter_activations,
+    fullest_part,
+    peak_memory,
+    target_weights,
+)
 
 
 @dataclass(frozen=True)
@@ -25,7 +32,7 @@ MODELS = Models(
     keeps_probabilities=True,
 )  # fmt: skip
 LAYER = 4 * (2 * 6 + 2 * 3 + 3 * 6) + 2 * 4 + 2 * 3  # 144 in matrices, 14 in norms
-ONE_WAY = UnderWay(1, None, 1, 0)
+ONE_WAY = UnderWay(1, None, 1, 0, 1)
 NONE = np.zeros(2, dtype=np.int64)
 WORK = Work(batches=NONE, padded_tokens=np.array([20, 16]), squares=NONE, slots=np.array([6, 40]), anchor_tokens=NONE,
             tokens=np.array([20, 14]))  # fmt: skip
@@ -40,7 +47,7 @@ def test_weights_gradients_and_optimizer_worked_out_by_hand() -> None:
     assert found.gradients == 4 * drafter
     norms = 2 * 14 + 8
     assert found.optimizer == 4 * (drafter - norms) + 8 * norms
-    assert found.as_json(0)["total"] == sum(vars(found).values())
+    assert found.as_json(MODELS, ONE_WAY)["total"] == sum(vars(found).values())
 
 
 def test_a_tied_target_of_32_bits_has_one_table_and_shares_it_with_the_drafter() -> None:
@@ -67,10 +74,10 @@ def test_a_drafter_that_computes_in_the_targets_bf16_has_its_tables_and_half_the
 def test_features_under_way_are_bounded_in_batches_and_bytes_and_one_always_passes() -> None:
     one = 2 * 2 * 4 * 20
     for line, expected in (
-        (UnderWay(4, None, 1, 0), 4 * one),
-        (UnderWay(4, 3 * one, 1, 0), 3 * one),
-        (UnderWay(4, 1, 1, 0), one),
-        (UnderWay(2, 9 * one, 1, 0), 2 * one),
+        (UnderWay(4, None, 1, 0, 1), 4 * one),
+        (UnderWay(4, 3 * one, 1, 0, 1), 3 * one),
+        (UnderWay(4, 1, 1, 0, 1), one),
+        (UnderWay(2, 9 * one, 1, 0, 1), 2 * one),
     ):
         assert peak_memory(MODELS, WORK, N_SEQUENCES, line).features == expected
 
@@ -78,7 +85,7 @@ def test_features_under_way_are_bounded_in_batches_and_bytes_and_one_always_pass
 def test_every_target_worker_has_a_forward_of_its_own() -> None:
     forward = 2 * 20 * (3 * 6 + 5 * 4)
     assert peak_memory(MODELS, WORK, N_SEQUENCES, ONE_WAY).target_activations == forward
-    assert peak_memory(MODELS, WORK, N_SEQUENCES, UnderWay(4, None, 3, 0)).target_activations == 3 * forward
+    assert peak_memory(MODELS, WORK, N_SEQUENCES, UnderWay(4, None, 3, 0, 1)).target_activations == 3 * forward
 
 
 def test_drafter_activations_worked_out_by_hand() -> None:
@@ -113,11 +120,29 @@ def test_more_slots_than_a_pass_take_no_more_memory() -> None:
 
 
 def test_a_target_on_devices_of_its_own_leaves_the_drafter_s_with_a_copy_of_embedding_and_head() -> None:
-    shared, apart = (peak_memory(MODELS, WORK, N_SEQUENCES, UnderWay(4, None, 4, n)) for n in (0, 2))
-    terms, of_two = vars(shared), apart.as_json(2)
+    lines = [UnderWay(4, None, 4, n, 1) for n in (0, 2)]
+    shared, apart = (peak_memory(MODELS, WORK, N_SEQUENCES, line) for line in lines)
+    terms, of_two = vars(shared), apart.as_json(MODELS, lines[1])
     total = sum(terms.values())
-    assert shared.as_json(0)["total"] == shared.as_json(0)["largest_device"] == total
+    of_one = shared.as_json(MODELS, lines[0])
+    assert of_one["total"] == of_one["largest_device"] == total
     beside = terms["target_weights"] + terms["target_activations"] // 2
     own = sum(vars(apart).values()) - terms["target_weights"] - terms["target_activations"]
     assert of_two["largest_device"] == max(own, beside)
     assert of_two["total"] == sum(vars(apart).values()) + terms["target_weights"], "each of the two has the weights"
+
+
+def test_a_target_that_is_spread_is_there_once_and_its_fullest_device_holds_a_part_and_all_its_forwards() -> None:
+    deep = dataclasses.replace(MODELS, n_target_layers=101)
+    around = 2 * 10 * 4 + 4  # embedding, head and final norm, beside 50 of the layers
+    assert fullest_part(deep, 2) == 2 * max(50 * LAYER + around, 51 * LAYER)
+    wide = dataclasses.replace(deep, sizes=dataclasses.replace(Small(), vocab_size=100))
+    assert fullest_part(wide, 2) == 2 * (50 * LAYER + 2 * 100 * 4 + 4)
+    assert fullest_part(deep, 1) == target_weights(deep)
+    one, two = UnderWay(1, None, 2, 2, 2), UnderWay(1, None, 2, 4, 2)
+    peak = peak_memory(deep, WORK, N_SEQUENCES, one)
+    terms = sum(vars(peak).values())
+    assert peak.as_json(deep, one)["total"] == terms
+    assert peak.as_json(deep, one)["largest_device"] == fullest_part(deep, 2) + peak.target_activations
+    assert peak.as_json(deep, two)["total"] == terms + peak.target_weights, "two copies, each on two devices"
+    assert peak.as_json(deep, two)["largest_device"] == fullest_part(deep, 2) + peak.target_activations // 2

@@ -13,7 +13,7 @@ from dflash_exp.target import FrozenTarget, TargetConfig, TargetDtype
 from dflash_exp.target_loading import load_model
 
 MakeModel = Callable[..., PreTrainedModel]
-CPU = torch.device("cpu")
+CPU = [torch.device("cpu")]
 
 
 def float32(path: Path) -> TargetConfig:
