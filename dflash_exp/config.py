@@ -289,7 +289,7 @@ def run_directory(config: Config) -> Path:
 class EvaluateOptions:
     """What `dflash-exp evaluate` was told; None: as the run's own configuration says."""
 
-    target: str | None
+    target: "TargetConfig | None"
     prompts: str | None
     max_new_tokens: int | None
     temperature: float | None

@@ -29,13 +29,14 @@ from dflash_exp.evaluation import Hosts, decode_pairs, evaluation
 from dflash_exp.export import find_drafter
 from dflash_exp.messages import ShareOut
 from dflash_exp.models import LoadedTarget, load
+from dflash_exp.paper import Reported, reported
 from dflash_exp.prompt_files import PromptSet, file_prompts
 from dflash_exp.published import load_weights, read_shape
 from dflash_exp.ranks import Alone, share_out
 from dflash_exp.run_directory import finished, free_file, write_json
 from dflash_exp.suggest import ConfigError
 from dflash_exp.summary import print_evaluation
-from dflash_exp.target import TargetConfig, TargetDtype
+from dflash_exp.target import TargetConfig
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -64,6 +65,7 @@ def evaluate(path: Path, config: Config | None, options: EvaluateOptions) -> int
         data = examined_data(_data_of(config, target))
         to_come = config is not None and not finished(path)  # evaluation.json is what its training will write
         wanted = f"evaluation-{folder.name}.json" if to_come else "evaluation.json"
+        paper = paper_s(folder, wanted_target.path, sets, decoding, options)
     except ValueError as error:
         raise ConfigError(str(error)) from error
     evaluation: dict[str, object] = {}
@@ -78,7 +80,7 @@ def evaluate(path: Path, config: Config | None, options: EvaluateOptions) -> int
     try:
         write_json(out, evaluation)
     finally:
-        print_evaluation(console, evaluation)
+        print_evaluation(console, evaluation, paper)
     console.say(f"written to {out}")
     return 0
 
@@ -131,6 +133,14 @@ def examined_data(data: EmbeddedData | StoreData | None) -> list[Conversation]:
     ]
 
 
+def paper_s(
+    folder: Path, target: str, sets: Sequence[PromptSet], decoding: DecodeConfig, options: EvaluateOptions
+) -> Reported | None:
+    """What the paper reports of just this: its drafter, target and benchmark, thinking off, greedily."""
+    as_the_paper = sets[0].thinking is False and decoding.temperature == 0
+    return reported(folder, read_shape(folder), target, options.prompts) if as_the_paper else None
+
+
 def check_fits(shape: DrafterShape, target: TargetShape, folder: Path) -> DrafterShape:
     """The shape, with the target's depth where the drafter does not state it; ValueError unless it was made for a
     target of these sizes."""
@@ -148,9 +158,7 @@ def check_fits(shape: DrafterShape, target: TargetShape, folder: Path) -> Drafte
 def target_of(path: Path, config: Config | None, options: EvaluateOptions) -> TargetConfig:
     """The one that was named, else the run's. Raises ValueError where neither is there."""
     if options.target is not None:
-        if config is None:
-            return TargetConfig(options.target, TargetDtype.FLOAT32)
-        return TargetConfig(options.target, config.target.dtype, layer_split=config.target.layer_split)
+        return options.target
     if config is None:
         raise ValueError(
             f"--target must name the drafter's target, got none and {path} is no run that would say it; "

@@ -20,10 +20,11 @@ from dflash_exp.data.regeneration import SERVER
 from dflash_exp.decode import DecodeConfig
 from dflash_exp.export import find_drafter
 from dflash_exp.models import located
+from dflash_exp.paper import Reported
 from dflash_exp.part_workers import Tokens, load_tokenizer
 from dflash_exp.published import read_shape
 from dflash_exp.run_directory import free_file, write_json
-from dflash_exp.scoring import decoding_of, prompt_sets, target_of
+from dflash_exp.scoring import decoding_of, paper_s, prompt_sets, target_of
 from dflash_exp.served.engines import Asking
 from dflash_exp.served.figures import served_evaluation
 from dflash_exp.served.measuring import Served, served
@@ -38,22 +39,22 @@ def evaluate_server(path: Path | None, config: Config | None, options: EvaluateO
     the file goes into the current directory. Raises ConfigError."""
     console = LastingConsole()
     try:
-        evaluation = _evaluated(path, config, options, console)
+        evaluation, paper = _evaluated(path, config, options, console)
     except ValueError as error:
         raise ConfigError(str(error)) from error
     out = free_file((path or Path(".")) / WRITTEN)
     try:
         write_json(out, evaluation)
     finally:
-        print_evaluation(console, evaluation)
+        print_evaluation(console, evaluation, paper)
     console.say(f"written to {out}")
     return 0
 
 
 def _evaluated(
     path: Path | None, config: Config | None, options: EvaluateOptions, console: LastingConsole
-) -> dict[str, Any]:
-    """What is written. Raises ValueError."""
+) -> tuple[dict[str, Any], Reported | None]:
+    """What is written, and what the paper reports of it. Raises ValueError."""
     address, key = _address(options)
     folder = None if path is None else find_drafter(path, options.checkpoint)
     drafts = None if folder is None else read_shape(folder).block_size - 1
@@ -63,14 +64,15 @@ def _evaluated(
     whose = {"prompts_file": options.prompts, "temperature": decoding.temperature, "server": address}
     whose["checkpoint"] = None if folder is None else folder.name
     evaluation: dict[str, Any] = {}
-    for one in reversed(prompt_sets(config, options, tokenizer)):  # as scoring.py has them
+    sets = prompt_sets(config, options, tokenizer)
+    for one in reversed(sets):  # as scoring.py has them
         told = _asked(address, key, [prompt.tolist() for prompt in one.prompts], decoding, console)
         figures = served_evaluation(told.completions, partial(tokenizer.encode, add_special_tokens=False))
         _say(console, told, figures, drafts)
         aside = {"thinking_on": evaluation} if evaluation else {}
         figures |= {"thinking": one.thinking, "engine": told.engine, "model": told.model}
         evaluation = figures | whose | aside
-    return evaluation
+    return evaluation, None if folder is None else paper_s(folder, target.path, sets, decoding, options)
 
 
 def _address(options: EvaluateOptions) -> tuple[str, str | None]:

@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from dflash_exp.doctor.words import doctor_lines
+from dflash_exp.paper import SOURCE, Reported
 from dflash_exp.telemetry.duration import duration
 
 UNKNOWN_COST = "cost and memory are not known: the target's config.json is not on this machine"
@@ -43,8 +44,9 @@ def print_summary(
     console.print(table)
 
 
-def print_evaluation(console: Console, evaluation: Mapping[str, Any]) -> None:
-    """evaluation.json as a table: all prompts and the two kinds apart, once for each setting of thinking."""
+def print_evaluation(console: Console, evaluation: Mapping[str, Any], paper: Reported | None) -> None:
+    """evaluation.json as a table: all prompts and the two kinds apart, once for each setting of thinking; below a line,
+    the paper's figures where there are some."""
     table = Table("prompts", "n", "τ pooled", "τ macro", "speed-up", "plain tok/s", "dflash tok/s", "lossless")
     names = ("tau_pooled", "tau_macro", "speedup", "plain_tokens_per_s", "dflash_tokens_per_s")
     on = evaluation.get("thinking_on")
@@ -53,7 +55,12 @@ def print_evaluation(console: Console, evaluation: Mapping[str, Any]) -> None:
         for kind, part in (("all", told), ("not looping", told["not_looping"]), ("looping", told["looping"])):
             figures = [_figure(part[name]) for name in names]
             table.add_row(f"{setting}{kind}", str(part["prompts"]), *figures, part["lossless"] or "-")
+    if paper is not None:
+        table.add_section()
+        table.add_row(f"the paper's {paper.benchmark}", "-", "-", _figure(paper.tau_macro), _figure(paper.speedup))
     console.print(table)
+    if paper is not None:
+        console.print(f"the paper's: {SOURCE}", highlight=False, soft_wrap=True)
     for setting, told in settings:
         shares = "  ".join(f"{k}: {share:.2f}" for k, share in enumerate(told["accepted_at"] or (), start=1))
         if shares:

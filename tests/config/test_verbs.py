@@ -17,6 +17,7 @@ from dflash_exp.door import to_yaml
 from dflash_exp.order_alone import Arm
 from dflash_exp.stop import StopSignals
 from dflash_exp.suggest import ConfigError
+from dflash_exp.target import TargetConfig, TargetDtype
 
 
 class FakeExperiment(ModuleType):
@@ -184,6 +185,18 @@ def test_evaluate_hands_on_what_was_said_and_leaves_the_rest_to_the_run(faked: F
         assert main(["evaluate", path, "--limit", "3", "--temperature", "0.5"]) == 0
     options = EvaluateOptions(None, None, None, 0.5, 3, None)
     assert fake.evaluated == [(Path("run"), compose(["seed=7"]), options), (Path("drafter"), None, options)]
+
+
+def test_evaluate_takes_a_target_by_path_or_as_it_is_configured(faked: Faked) -> None:
+    fake = faked(done)
+    Path("drafter").mkdir()
+    for target in ("qwen3_4b", "some/target", "embedded"):
+        assert main(["evaluate", "drafter", "--target", target]) == 0
+    Path("qwen3_4b").mkdir()
+    assert main(["evaluate", "drafter", "--target", "qwen3_4b"]) == 0
+    configured, *others = [options.target for _, _, options in fake.evaluated]
+    assert configured == compose(["target=qwen3_4b"]).target == TargetConfig("Qwen/Qwen3-4B", TargetDtype.BFLOAT16)
+    assert others == [TargetConfig(path, TargetDtype.FLOAT32) for path in ("some/target", "embedded", "qwen3_4b")]
 
 
 def test_evaluate_needs_a_directory(faked: Faked, capsys: pytest.CaptureFixture[str]) -> None:
