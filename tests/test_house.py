@@ -81,7 +81,7 @@ ONLY_IN = {
     "omegaconf": CONFIGURATION,
     "submitit": {"launch"},
     "wandb": {"telemetry", "compare"},
-    "matplotlib": {"compare", "bench"},
+    "matplotlib": {"compare"},
     "httpx2": {"regenerate", "served"},
 }
 WITHOUT_HYDRA = ("experiment", "planning", "scoring", "server_scoring", "evaluation", "config")

@@ -21,7 +21,7 @@ class Figure:
     what: str
     value: float
     unit: str
-    """s, ms, GB and the like, nothing, or share, which is printed in percent."""
+    """s, ms, GB, or share, which is between 0 and 1 and printed in percent."""
     target: float | None
     """In the same unit; None: there is none."""
     at_least: bool = False
@@ -50,22 +50,16 @@ class Timed:
 
 def timed(calls: Sequence[Timed], rounds: int) -> list[Figure]:
     """The median of each over the rounds, in all of which every call has its turn, after one that does not count."""
-    seconds = round_seconds([call.call for call in calls], rounds)
-    return [
-        Figure(call.group, call.what, PER_SECOND[call.unit] * median(own), call.unit, call.target)
-        for call, own in zip(calls, seconds, strict=True)
-    ]
-
-
-def round_seconds(calls: Sequence[Callable[[], object]], rounds: int) -> list[list[float]]:
-    """Seconds of each call in every round, in all of which each has its turn, after one that does not count."""
     seconds: list[list[float]] = [[] for _ in calls]
     for _ in range(1 + rounds):
         for call, own in zip(calls, seconds, strict=True):
             began_s = time.perf_counter()
-            call()
+            call.call()
             own.append(time.perf_counter() - began_s)
-    return [own[1:] for own in seconds]
+    return [
+        Figure(call.group, call.what, PER_SECOND[call.unit] * median(own[1:]), call.unit, call.target)
+        for call, own in zip(calls, seconds, strict=True)
+    ]
 
 
 def figures_json(figures: Sequence[Figure], rounds: int) -> str:
@@ -88,7 +82,7 @@ def figures_table(figures: Sequence[Figure], rounds: int) -> Table:
 
 def written(value: float, unit: str) -> str:
     """Three digits of a time or a size, hundredths of a percent."""
-    return f"{100 * value:.2f} %" if unit == "share" else f"{value:.3g} {unit}".rstrip()
+    return f"{100 * value:.2f} %" if unit == "share" else f"{value:.3g} {unit}"
 
 
 def _target(figure: Figure) -> str:

@@ -1,15 +1,13 @@
 """The verb bench."""
 
 import argparse
-from pathlib import Path
 
 from dflash_exp.suggest import ConfigError, parsed
 from dflash_exp.verbs.verb import Verb
 
-OF_ONE = {"items": "line", "large": "plan", "plot": "step"}
+OF_ONE = {"items": "line", "large": "plan"}
 """Options that only one of the benches takes."""
 ITEMS = 2000
-PICTURES = (".png", ".svg")
 
 
 def bench(arguments: list[str]) -> int:
@@ -21,7 +19,7 @@ def bench(arguments: list[str]) -> int:
     for name, what in OF_ONE.items():
         if vars(given)[name] and given.what != what:
             raise ConfigError(f"--{name} must go with bench {what}, got it with bench {given.what}; leave it out")
-    return {"line": _line, "plan": _plan, "step": _step}[given.what](given)
+    return _line(given) if given.what == "line" else _plan(given)
 
 
 def _line(given: argparse.Namespace) -> int:
@@ -41,34 +39,23 @@ def _plan(given: argparse.Namespace) -> int:
     return show_plan_figures(strategies, embedded, given.rounds, given.large, given.json, Sizes())
 
 
-def _step(given: argparse.Namespace) -> int:
-    plot = None if given.plot is None else Path(given.plot)
-    if plot is not None and (plot.suffix not in PICTURES or not plot.parent.is_dir()):
-        raise ConfigError(f"--plot must be a {' or '.join(PICTURES)} file in a folder that is there, got {plot}")
-    from dflash_exp.bench.step import show_step
-
-    return show_step(given.rounds, given.json, plot)
-
-
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="dflash-exp bench", add_help=False, allow_abbrev=False)
     parser.add_argument(
         "what",
-        choices=["line", "plan", "step"],
-        help="line: the overlapped line over simulated stages; plan: orders, epochs, padding and waiting; step: where "
-        "the drafter's step spends its time, how it grows",
+        choices=["line", "plan"],
+        help="line: the overlapped line over simulated stages; plan: orders, epochs, padding and waiting",
     )
     parser.add_argument("--rounds", type=int, default=3, metavar="N", help="medians are over these (3)")
     parser.add_argument("--items", type=int, metavar="N", help=f"line: batches that go through it ({ITEMS})")
     parser.add_argument("--large", action="store_true", help="plan: 10M batches and 100M lengths, too (2 GB, minutes)")
-    parser.add_argument("--plot", metavar="FILE", help="step: draw how it grows, as .png or .svg")
     parser.add_argument("--json", action="store_true", help="one JSON object")
     return parser
 
 
 VERB = Verb(
     "bench",
-    "line|plan|step",
+    "line|plan",
     "the product's own speed: medians of interleaved rounds",
     ("dflash-exp bench line", "dflash-exp bench plan --rounds 15 --json"),
     bench,
