@@ -216,7 +216,7 @@ def _add_context(group: Group, into_BMTE: Tensor, a_bMTR: Tensor, b_bMRE: Tensor
 
 
 def _set_product(into_bMxy: Tensor, a_bMxz: Tensor, b_bMzy: Tensor, scale: float) -> None:
-    """into = scale a b, in one pass where the formats agree: a product beside it and its copy take half as long again."""
+    """into = scale a b, in one pass where the formats agree: a product beside it, copied, takes half as long again."""
     if a_bMxz.dtype == into_bMxy.dtype:
         into = into_bMxy.flatten(0, 1)
         torch.baddbmm(into, a_bMxz.flatten(0, 1), b_bMzy.flatten(0, 1), beta=0, alpha=scale, out=into)

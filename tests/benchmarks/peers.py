@@ -67,8 +67,8 @@ def modelopt(given: Given, folder: Path) -> Peer:
     mode = {
         "dflash_offline": True, "dflash_block_size": shape.block_size, "dflash_self_logit_distillation": False,
         "dflash_loss_objective": "decay", "dflash_loss_decay_factor": given.gamma,
-        "dflash_mask_token_id": shape.mask_token_id, "dflash_use_torch_compile": False, "dflash_init_checkpoint": str(folder),
-        "dflash_architecture_config": sizes,
+        "dflash_mask_token_id": shape.mask_token_id, "dflash_use_torch_compile": False,
+        "dflash_init_checkpoint": str(folder), "dflash_architecture_config": sizes,
     }  # fmt: skip
     model = speculative.convert(base, [("dflash", mode)]).train()
     model._sample_anchor_positions = lambda *_: _anchors(given)
