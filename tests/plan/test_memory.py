@@ -98,7 +98,8 @@ def test_drafter_activations_worked_out_by_hand() -> None:
 
 def test_a_large_vocabulary_has_128_rows_of_logits_at_least() -> None:
     def activations(vocab_size: int) -> float:
-        models = dataclasses.replace(MODELS, sizes=dataclasses.replace(MODELS.sizes, vocab_size=vocab_size))
+        sizes = Small(vocab_size=vocab_size)
+        models = dataclasses.replace(MODELS, sizes=sizes)
         models = dataclasses.replace(models, slots_per_pass=4000)
         work = dataclasses.replace(WORK, slots=np.array([1000, 1000]))
         return float(drafter_activations(models, work, N_SEQUENCES)[0])
