@@ -19,7 +19,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from tests.benchmarks.sizes import N_TARGET_LAYERS, Given
+from dflash_exp.bench.made_up_step import N_TARGET_LAYERS, Given
 
 
 @dataclass(frozen=True)

@@ -36,16 +36,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dflash_exp.drafter.loss import LossConfig, Reduction
-from dflash_exp.drafter.passes import GroupedPasses
-from dflash_exp.drafter.step import DrafterStep
+from dflash_exp.bench.made_up_step import SETTINGS, SIZES, Given, Size, given, step_on
 from dflash_exp.export import drafter_state, layout_config, write_drafter
-from dflash_exp.optim import AdamW, Schedule, build_optimizer
 from tests.benchmarks.peers import PEERS, Peer
-from tests.benchmarks.sizes import SIZES, Given, Size, given
 
-SETTINGS = AdamW(6e-4, 0.0, [0.9, 0.95], Schedule.constant, 0.0, 0.0, 1.0)
-SLOTS_PER_PASS = 16_384
 LOSS_TOLERANCE, GRADIENT_TOLERANCE = 2e-6, 5e-6
 WANTED = (1.35, 1.35, 1.6)
 
@@ -134,10 +128,7 @@ def measure(size: Size, rounds: int, peers: dict[str, Callable[[Given, Path], Pe
 
 def ours(given: Given) -> Contender:
     """The step as a run takes it, with its sums of accuracy, its sketch of the gradient and its clip."""
-    drafter = given.drafter
-    optimizer = build_optimizer(SETTINGS, drafter.named_parameters())
-    loss = LossConfig(Reduction.step, given.gamma)
-    step = DrafterStep(drafter, loss, optimizer, GroupedPasses(SLOTS_PER_PASS), SETTINGS.max_grad_norm)
+    drafter, step = given.drafter, step_on(given)
 
     def evaluate() -> tuple[float, dict[str, Tensor]]:
         sums = step.accumulate(given.features)

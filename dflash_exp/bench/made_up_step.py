@@ -1,7 +1,7 @@
-"""The three sizes of the step benchmark: one drafter and one batch of each, the same for whoever takes a step.
+"""A drafter and a batch of made-up hidden states, of a stated size: what a step's figures are measured on.
 
-In: a size. Out: weights, hidden states, tokens and anchors, drawn from a fixed seed. No block runs past the end of its
-sequence, for one of the peers cannot have that.
+In: a size. Out: weights, hidden states, tokens and anchors, drawn from a fixed seed, and the step that a run would take
+on them. No block runs past the end of its sequence, for other implementations cannot have that.
 """
 
 # B sequences, T padded tokens, P packed tokens, F features, A anchors, V vocabulary, H hidden
@@ -14,12 +14,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from dflash_exp.drafter.loss import LossConfig, Reduction
 from dflash_exp.drafter.model import Drafter, initialise
+from dflash_exp.drafter.passes import GroupedPasses
 from dflash_exp.drafter.shape import DrafterShape
+from dflash_exp.drafter.step import DrafterStep
 from dflash_exp.messages import BatchPlan, TargetFeatures, TokenBatch
+from dflash_exp.optim import AdamW, Schedule, build_optimizer
 
 HIDDEN, N_TARGET_LAYERS, TAPS = 192, 8, (1, 5)
-"""Taps as many as draft layers, for one of the peers takes no other number."""
+"""Taps as many as the three sizes have draft layers, for one other implementation takes no other number."""
+SETTINGS = AdamW(6e-4, 0.0, [0.9, 0.95], Schedule.constant, 0.0, 0.0, 1.0)
+SLOTS_PER_PASS = 16_384
 
 
 @dataclass(frozen=True)
@@ -33,6 +39,7 @@ class Size:
     block_size: int
     gamma: float
     vocabulary: int
+    n_layers: int = 2
 
 
 SIZES = (
@@ -66,7 +73,7 @@ def given(size: Size) -> Given:
     """Matrices N(0, 0.02), as a run begins with; all but the first eighth of each sequence is supervised."""
     draw = torch.Generator().manual_seed(0)
     shape = DrafterShape(
-        hidden_size=HIDDEN, intermediate_size=512, n_heads=4, n_kv_heads=2, head_dim=48, n_layers=2,
+        hidden_size=HIDDEN, intermediate_size=512, n_heads=4, n_kv_heads=2, head_dim=48, n_layers=size.n_layers,
         block_size=size.block_size, vocab_size=size.vocabulary, mask_token_id=size.vocabulary - 1,
         target_layer_ids=TAPS, rope_theta=10000.0, rms_norm_eps=1e-6, n_target_layers=N_TARGET_LAYERS,
     )  # fmt: skip
@@ -76,6 +83,13 @@ def given(size: Size) -> Given:
     batch = _batch(size, draw)
     features_PF = torch.randn(sum(size.lengths), len(TAPS) * HIDDEN, generator=draw)
     return Given(drafter, TargetFeatures(batch, features_PF), size.gamma)
+
+
+def step_on(given: Given) -> DrafterStep:
+    """The step as a run takes it, with its sums of accuracy, its sketch of the gradient and its clip."""
+    optimizer = build_optimizer(SETTINGS, given.drafter.named_parameters())
+    loss = LossConfig(Reduction.step, given.gamma)
+    return DrafterStep(given.drafter, loss, optimizer, GroupedPasses(SLOTS_PER_PASS), SETTINGS.max_grad_norm)
 
 
 def _batch(size: Size, draw: torch.Generator) -> TokenBatch:
