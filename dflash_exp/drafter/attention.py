@@ -45,8 +45,9 @@ class Group:
     """Context columns before this one are seen by every anchor of the group."""
     prefix: int
     """Context columns at and after this one are seen by none."""
-    hidden_bGc: Tensor
-    """bool [b, 1, G, 1, prefix - first], True where the column is not before the anchor."""
+    bias_bGc: Tensor
+    """float32 [b, 1, G, 1, prefix - first], -inf where the column is not before the anchor, else 0: to add it takes a
+    seventh of the time of masked_fill_."""
 
 
 def group_anchors(counts_B: Tensor, positions_A: Tensor, n_kv_heads: int, device: torch.device) -> list[Group]:
@@ -72,7 +73,8 @@ def group_anchors(counts_B: Tensor, positions_A: Tensor, n_kv_heads: int, device
 def _group(anchors_bG: Tensor, own_bG: Tensor, at_bG: Tensor, n_kv_heads: int, device: torch.device) -> Group:
     """The group of every sequence; at_bG: the anchors' positions."""
     first, prefix = int(at_bG.min()), int(at_bG.max())
-    hidden_bGc = torch.arange(first, prefix) >= at_bG[:, :, None]
+    bias_bGc = torch.zeros(*at_bG.shape, prefix - first)
+    bias_bGc.masked_fill_(torch.arange(first, prefix) >= at_bG[:, :, None], -math.inf)
     rows_bMG = anchors_bG[:, None, :] * n_kv_heads + torch.arange(n_kv_heads)[:, None]
     full = bool(own_bG.all())
     kept = torch.nonzero(own_bG[:, None].expand_as(rows_bMG).flatten()).flatten()
@@ -83,7 +85,7 @@ def _group(anchors_bG: Tensor, own_bG: Tensor, at_bG: Tensor, n_kv_heads: int, d
         kept=None if full else kept.to(device),
         first=first,
         prefix=prefix,
-        hidden_bGc=hidden_bGc[:, None, :, None, :].to(device),
+        bias_bGc=bias_bGc[:, None, :, None, :].to(device),
     )
 
 
@@ -135,21 +137,23 @@ class _BlockAttention(torch.autograd.Function):
 
 def _attend(group: Group, q: Tensor, k: Tensor, v: Tensor, k_ctx: Tensor, v_ctx: Tensor, out: Tensor) -> Tensor:
     """Write the group's rows of `out`; return the probabilities [b, M, G, R, C]."""
-    q_bMGRE, prefix = _take(group, q), group.prefix
-    scores = _scores(group, q_bMGRE, k, k_ctx)
-    scores[..., group.first : prefix].masked_fill_(group.hidden_bGc, -math.inf)
-    p = torch.softmax(scores.mul_(1 / math.sqrt(q.shape[-1])), dim=-1).to(q.dtype)
+    prefix = group.prefix
+    scores = _scores(group, _take(group, q), _take(group, k), k_ctx, 1 / math.sqrt(q.shape[-1]))
+    scores[..., group.first : prefix].add_(group.bias_bGc)
+    p = torch.softmax(scores, dim=-1).to(q.dtype)
     result = torch.matmul(p[..., prefix:], _take(group, v))
-    _rows(result).add_(torch.matmul(_rows(p)[..., :prefix], _context(group, v_ctx)))
+    _add_product(_rows(result), _rows(p)[..., :prefix], _context(group, v_ctx))
     _put(group, out, result)
     return p
 
 
-def _scores(group: Group, q_bMGRE: Tensor, k: Tensor, k_ctx: Tensor) -> Tensor:
-    """q k^T over the context prefix and the own block, [b, M, G, R, C], in fp32 at least."""
-    scores = q_bMGRE.new_empty(*q_bMGRE.shape[:4], group.prefix + k.shape[-2], dtype=_wide(q_bMGRE))
-    _rows(scores)[..., : group.prefix] = torch.matmul(_rows(q_bMGRE), _context(group, k_ctx).transpose(-1, -2))
-    scores[..., group.prefix :] = torch.matmul(q_bMGRE, _take(group, k).transpose(-1, -2))
+def _scores(group: Group, q_bMGRE: Tensor, k_bMGKE: Tensor, k_ctx: Tensor, scale: float) -> Tensor:
+    """scale q k^T over the context prefix and the own block, [b, M, G, R, C], in fp32 at least."""
+    columns = group.prefix + k_bMGKE.shape[-2]
+    scores = q_bMGRE.new_empty(*q_bMGRE.shape[:4], columns, dtype=_wide(q_bMGRE))
+    context = _context(group, k_ctx).transpose(-1, -2)
+    _set_product(_rows(scores)[..., : group.prefix], _rows(q_bMGRE), context, scale)
+    torch.mul(torch.matmul(q_bMGRE, k_bMGKE.transpose(-1, -2)), scale, out=scores[..., group.prefix :])
     return scores
 
 
@@ -157,19 +161,21 @@ def _attend_backward(group: Group, p: Tensor, d_out: Tensor, saved: list[Tensor]
     """Write the group's rows of dq, dk, dv and add to the context's; p [b, M, G, R, C] from `_attend`."""
     q, k, v, k_ctx, v_ctx, out = saved
     dq, dk, dv, dk_ctx, dv_ctx = into
-    q_bMGRE, d_out_bMGRE, prefix = _take(group, q), _take(group, d_out), group.prefix
+    scale, prefix = 1 / math.sqrt(q.shape[-1]), group.prefix
+    q_bMGRE, d_out_bMGRE = _take(group, q), _take(group, d_out)
     if group.own_bG is not None:
         d_out_bMGRE.mul_(group.own_bG)
     # The softmax's backward needs sum(p * dp) a row, which is sum(out * d_out): no pass over the scores.
     delta = _take(group, out).to(_wide(out)).mul_(d_out_bMGRE).sum(-1, keepdim=True)
-    dp = _scores(group, d_out_bMGRE, v, v_ctx).sub_(delta).mul_(p).mul_(1 / math.sqrt(q.shape[-1])).to(q.dtype)
+    dp = _scores(group, d_out_bMGRE, _take(group, v), v_ctx, 1.0).sub_(delta).mul_(p).to(q.dtype)
+    q_bMGRE.mul_(scale)
     _put(group, dv, torch.matmul(p[..., prefix:].transpose(-1, -2), d_out_bMGRE))
     _put(group, dk, torch.matmul(dp[..., prefix:].transpose(-1, -2), q_bMGRE))
     own = torch.matmul(dp[..., prefix:], _take(group, k))
-    _rows(own).add_(torch.matmul(_rows(dp)[..., :prefix], _context(group, k_ctx)))
-    _put(group, dq, own)
-    _add_context(group, dk_ctx, torch.matmul(_rows(dp)[..., :prefix].transpose(-1, -2), _rows(q_bMGRE)))
-    _add_context(group, dv_ctx, torch.matmul(_rows(p)[..., :prefix].transpose(-1, -2), _rows(d_out_bMGRE)))
+    _add_product(_rows(own), _rows(dp)[..., :prefix], _context(group, k_ctx))
+    _put(group, dq, own.mul_(scale))
+    _add_context(group, dk_ctx, _rows(dp)[..., :prefix].transpose(-1, -2), _rows(q_bMGRE))
+    _add_context(group, dv_ctx, _rows(p)[..., :prefix].transpose(-1, -2), _rows(d_out_bMGRE))
 
 
 def _wide(x: Tensor) -> torch.dtype:
@@ -202,9 +208,27 @@ def _context(group: Group, x_BMTE: Tensor) -> Tensor:
     return seen if group.sequences_b is None else seen[group.sequences_b]
 
 
-def _add_context(group: Group, into_BMTE: Tensor, x_bMTE: Tensor) -> None:
+def _add_context(group: Group, into_BMTE: Tensor, a_bMTR: Tensor, b_bMRE: Tensor) -> None:
+    """Add a b to what the group sees of the context."""
     seen = into_BMTE[:, :, : group.prefix]
     if group.sequences_b is None:
-        seen.add_(x_bMTE)
+        _add_product(seen, a_bMTR, b_bMRE)
     else:
-        seen.index_add_(0, group.sequences_b, x_bMTE.to(seen.dtype))
+        seen.index_add_(0, group.sequences_b, torch.matmul(a_bMTR, b_bMRE).to(seen.dtype))
+
+
+def _set_product(into_bMxy: Tensor, a_bMxz: Tensor, b_bMzy: Tensor, scale: float) -> None:
+    """into = scale a b, in one pass where the formats agree: a product beside it, copied, takes half as long again."""
+    if a_bMxz.dtype == into_bMxy.dtype:
+        into = into_bMxy.flatten(0, 1)
+        torch.baddbmm(into, a_bMxz.flatten(0, 1), b_bMzy.flatten(0, 1), beta=0, alpha=scale, out=into)
+    else:
+        torch.mul(torch.matmul(a_bMxz, b_bMzy), scale, out=into_bMxy)
+
+
+def _add_product(into_bMxy: Tensor, a_bMxz: Tensor, b_bMzy: Tensor) -> None:
+    """into += a b."""
+    if a_bMxz.dtype == into_bMxy.dtype:
+        into_bMxy.flatten(0, 1).baddbmm_(a_bMxz.flatten(0, 1), b_bMzy.flatten(0, 1))
+    else:
+        into_bMxy.add_(torch.matmul(a_bMxz, b_bMzy))

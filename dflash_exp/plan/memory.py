@@ -21,8 +21,8 @@ FLOAT_BYTES = 4
 """The drafter's weights, their gradients and the optimizer are kept in 32 bits, whatever it computes in."""
 GROUP_ANCHORS = 16
 """Anchors of a sequence whose attention is computed at once (`drafter/attention.py`)."""
-CHUNK_LOGITS = 2**20
-"""Logits alive at once (`drafter/loss.py`)."""
+CHUNK_LOGITS, CHUNK_ROWS = 2**20, 128
+"""Logits alive at once: so many, or so many rows of them where that is more (`drafter/loss.py`)."""
 
 
 @dataclass(frozen=True)
@@ -157,10 +157,11 @@ def drafter_activations(models: Models, work: Work, n_sequences: np.ndarray) -> 
     Of every token of the rectangle F H (features), 2 H (fused context), 5 M a layer (keys, values, their gradients) and
     2 M. Of every slot of the largest pass, of which a batch has min(slots_per_pass, its own):
 
-        kept       L (4 H + 4 Q + 3 M + 4 I) - (2 H + Q + M), for the first layer projects one mask token for all;
+        kept       L (4 H + 4 Q + 3 M + 3 I) - (2 H + Q + M), for the first layer projects one mask token for all;
                    L heads (longest + block_size) probabilities of attention
-        and then   the largest of: 3 I, in the MLP's backward; 4 H and up to 2^20 logits in all, at the head;
-                   2 x one layer's probabilities of a group of 16 anchors less 4 I, in attention's backward
+        and then   the largest of: 3 I, in the MLP's backward; 4 H and up to 2^20 logits in all, or 128 rows of them
+                   where that is more, at the head; 2 x one layer's probabilities of a group of 16 anchors less 3 I, in
+                   attention's backward
 
     Under flex attention nothing is gathered (no F H) and no probabilities are kept: instead 2 M of every token a layer,
     keys and values beside the slots', and their gradients with the queries' in the backward (counted, not measured).
@@ -179,13 +180,15 @@ def drafter_activations(models: Models, work: Work, n_sequences: np.ndarray) -> 
     slots = np.minimum(work.slots, a_pass)
     longest = work.padded_tokens / n_sequences
     kept = slots * sizes.n_heads * (longest + models.block_size)
-    per_slot = layers * (4 * hidden + 4 * queries + 3 * keys + 4 * inner) - (2 * hidden + queries + keys)
+    per_slot = layers * (4 * hidden + 4 * queries + 3 * keys + 3 * inner) - (2 * hidden + queries + keys)
     group = np.minimum(1.0, GROUP_ANCHORS * models.block_size * n_sequences / np.maximum(work.slots, 1))
-    at_head = slots * 4 * hidden + wider * np.minimum(slots * sizes.vocab_size, max(CHUNK_LOGITS, sizes.vocab_size))
-    in_attention = 2 * group * kept - slots * 4 * inner
+    at_head = slots * 4 * hidden + wider * np.minimum(
+        slots * sizes.vocab_size, max(CHUNK_LOGITS, CHUNK_ROWS * sizes.vocab_size)
+    )
+    in_attention = 2 * group * kept - slots * 3 * inner
     if not models.keeps_probabilities:
         kept = 2 * keys * work.padded_tokens
-        in_attention = kept + slots * (2 * keys + queries - 4 * inner)
+        in_attention = kept + slots * (2 * keys + queries - 3 * inner)
     transient = np.maximum(np.maximum(slots * 3 * inner, at_head), in_attention)
     cast = 0 if wider == 1 else layers * _matrices(sizes) + models.n_taps * hidden**2
     return models.compute_width * (cast + context + slots * per_slot + layers * kept + transient)

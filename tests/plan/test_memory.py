@@ -90,25 +90,37 @@ def test_every_target_worker_has_a_forward_of_its_own() -> None:
 
 def test_drafter_activations_worked_out_by_hand() -> None:
     context = 4 * 4 + (5 * 2 + 2) * 3  # floats a token
-    per_slot = 2 * (4 * 4 + 4 * 6 + 3 * 3 + 4 * 6) - (2 * 4 + 6 + 3)
+    per_slot = 2 * (4 * 4 + 4 * 6 + 3 * 3 + 3 * 6) - (2 * 4 + 6 + 3)
     # batch 0: a sequence of 20, 6 slots, all in one pass; the group is all anchors
     seen = 6 * 2 * (20 + 2)
-    attention = 2 * seen - 6 * 24
+    attention = 2 * seen - 6 * 18
     first = 20 * context + 6 * per_slot + 2 * seen + max(6 * 18, 6 * 16 + 60, attention)
     # batch 1: 4 sequences of 4, 40 slots of which 8 at once
     seen = 8 * 2 * (4 + 2)
-    second = 16 * context + 8 * per_slot + 2 * seen + max(8 * 18, 8 * 16 + 80, 2 * seen - 8 * 24)
+    second = 16 * context + 8 * per_slot + 2 * seen + max(8 * 18, 8 * 16 + 80, 2 * seen - 8 * 18)
     assert drafter_activations(MODELS, WORK, N_SEQUENCES).tolist() == [4 * first, 4 * second]
     found = peak_memory(MODELS, WORK, N_SEQUENCES, ONE_WAY).drafter_activations
     assert found == 4 * max(first, second)
 
 
+def test_a_large_vocabulary_has_128_rows_of_logits_at_least() -> None:
+    def activations(vocab_size: int) -> float:
+        sizes = Small(vocab_size=vocab_size)
+        models = dataclasses.replace(MODELS, sizes=sizes)
+        models = dataclasses.replace(models, slots_per_pass=4000)
+        work = dataclasses.replace(WORK, slots=np.array([1000, 1000]))
+        return float(drafter_activations(models, work, N_SEQUENCES)[0])
+
+    assert activations(20_000) - activations(10_000) == 4 * 128 * 10_000
+    assert activations(4000) == activations(2000)  # 2^20 logits both
+
+
 def test_flex_attention_gathers_no_features_and_keeps_keys_and_values_in_place_of_probabilities() -> None:
     models = dataclasses.replace(MODELS, keeps_probabilities=False)
     context = 2 * 4 + (5 * 2 + 2) * 3 + 2 * 2 * 3  # floats a token; the last: keys and values, in both layers
-    per_slot = 2 * (4 * 4 + 4 * 6 + 3 * 3 + 4 * 6) - (2 * 4 + 6 + 3)
-    first = 20 * context + 6 * per_slot + max(6 * 18, 6 * 16 + 60, 20 * 6 + 6 * (6 + 6 - 24))
-    second = 16 * context + 8 * per_slot + max(8 * 18, 8 * 16 + 80, 16 * 6 + 8 * (6 + 6 - 24))
+    per_slot = 2 * (4 * 4 + 4 * 6 + 3 * 3 + 3 * 6) - (2 * 4 + 6 + 3)
+    first = 20 * context + 6 * per_slot + max(6 * 18, 6 * 16 + 60, 20 * 6 + 6 * (6 + 6 - 18))
+    second = 16 * context + 8 * per_slot + max(8 * 18, 8 * 16 + 80, 16 * 6 + 8 * (6 + 6 - 18))
     assert drafter_activations(models, WORK, N_SEQUENCES).tolist() == [4 * first, 4 * second]
 
 
