@@ -49,17 +49,23 @@ class Timed:
 
 
 def timed(calls: Sequence[Timed], rounds: int) -> list[Figure]:
-    """The median of each over the rounds, in all of which every call has its turn, after one that does not count."""
+    """The median of each over the rounds."""
+    seconds = median_seconds([call.call for call in calls], rounds)
+    return [
+        Figure(call.group, call.what, PER_SECOND[call.unit] * own_s, call.unit, call.target)
+        for call, own_s in zip(calls, seconds, strict=True)
+    ]
+
+
+def median_seconds(calls: Sequence[Callable[[], object]], rounds: int) -> list[float]:
+    """Of each call over the rounds, in all of which every call has its turn, after one that does not count."""
     seconds: list[list[float]] = [[] for _ in calls]
     for _ in range(1 + rounds):
         for call, own in zip(calls, seconds, strict=True):
             began_s = time.perf_counter()
-            call.call()
+            call()
             own.append(time.perf_counter() - began_s)
-    return [
-        Figure(call.group, call.what, PER_SECOND[call.unit] * median(own[1:]), call.unit, call.target)
-        for call, own in zip(calls, seconds, strict=True)
-    ]
+    return [median(own[1:]) for own in seconds]
 
 
 def figures_json(figures: Sequence[Figure], rounds: int) -> str:

@@ -7,13 +7,9 @@ follows: the larger of the two times.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
-from statistics import median
-
 import torch
 
-from dflash_exp.bench.figures import Figure
+from dflash_exp.bench.figures import Figure, median_seconds
 from dflash_exp.bench.made_up_step import Given
 
 PRODUCT, COPY = 1536, 2**25
@@ -67,20 +63,10 @@ def step_bytes(on: Given) -> float:
 def product_rate() -> float:
     """FLOP/s."""
     a, b = torch.randn(2, PRODUCT, PRODUCT)
-    return 2 * PRODUCT**3 / _seconds(lambda: a @ b)
+    return 2 * PRODUCT**3 / median_seconds([lambda: a @ b], ROUNDS)[0]
 
 
 def copy_rate() -> float:
     """Bytes/s, those read and those written."""
     a, b = torch.zeros(2, COPY)
-    return 8 * COPY / _seconds(lambda: a.copy_(b))
-
-
-def _seconds(call: Callable[[], object]) -> float:
-    """Median of a few calls, after one that does not count."""
-    taken = []
-    for _ in range(1 + ROUNDS):
-        began_s = time.perf_counter()
-        call()
-        taken.append(time.perf_counter() - began_s)
-    return median(taken[1:])
+    return 8 * COPY / median_seconds([lambda: a.copy_(b)], ROUNDS)[0]

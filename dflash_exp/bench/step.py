@@ -9,17 +9,15 @@ fp32, with as many threads as torch has.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import torch
 from rich.console import Console
 
-from dflash_exp.bench.figures import Figure, figures_json, figures_table
+from dflash_exp.bench.figures import Figure, figures_json, figures_table, median_seconds
 from dflash_exp.bench.made_up_step import SIZES, Given, Size, given, step_on
 from dflash_exp.bench.roofline import roofline
 from dflash_exp.compare.growth_figure import Growth, write_growth_figure
@@ -54,7 +52,7 @@ class Axes:
 def show_step(rounds: int, as_json: bool, figure: Path | None, axes: Axes) -> int:
     """Print the figures of `bench step`, and draw how it grows into a file; returns 0."""
     on = given(axes.size)
-    step_s = seconds_of([_taken(on)], rounds)[0]
+    step_s = median_seconds([_taken(on)], rounds)[0]
     growths = growth(axes, rounds)
     figures = [Figure(axes.size.name, "a step", 1e3 * step_s, "ms", None), *shares(on), *roofline(on, step_s)]
     figures += [Figure("grows with the power", one.of, one.exponent, "", None) for one in growths]
@@ -112,20 +110,9 @@ def growth(axes: Axes, rounds: int) -> list[Growth]:
     }
     growths = []
     for of, pairs in sizes.items():
-        seconds = seconds_of([_taken(given(size)) for _, size in pairs], rounds)
+        seconds = median_seconds([_taken(given(size)) for _, size in pairs], rounds)
         growths.append(Growth(of, tuple(n for n, _ in pairs), tuple(seconds)))
     return growths
-
-
-def seconds_of(calls: list[Callable[[], object]], rounds: int) -> list[float]:
-    """Medians over interleaved rounds, after one that does not count."""
-    seconds: list[list[float]] = [[] for _ in calls]
-    for _ in range(1 + rounds):
-        for call, own in zip(calls, seconds, strict=True):
-            began_s = time.perf_counter()
-            call()
-            own.append(time.perf_counter() - began_s)
-    return [median(own[1:]) for own in seconds]
 
 
 def _taken(on: Given) -> Callable[[], object]:

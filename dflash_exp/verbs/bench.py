@@ -41,9 +41,12 @@ def _plan(given: argparse.Namespace) -> int:
 
 
 def _step(given: argparse.Namespace) -> int:
+    figure = given.figure
+    if figure is not None and (figure.suffix != ".png" or not figure.parent.is_dir()):
+        raise ConfigError(f"--figure must be a .png file in a folder that is there, got {figure}")
     from dflash_exp.bench.step import Axes, show_step
 
-    return show_step(given.rounds, given.json, given.figure, Axes())
+    return show_step(given.rounds, given.json, figure, Axes())
 
 
 def _parser() -> argparse.ArgumentParser:

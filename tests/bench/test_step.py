@@ -83,3 +83,11 @@ def test_the_made_up_step_learns_its_batch() -> None:
 def test_the_verb_takes_a_figure_for_a_step_alone(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", "plan", "--figure", "x.png"]) == 2
     assert "--figure must go with bench step, got it with bench plan; leave it out" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("figure", ["growth.doc", "nowhere/growth.png"])
+def test_a_figure_that_cannot_be_written_is_one_line_before_anything_is_measured(
+    figure: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["bench", "step", "--figure", figure]) == 2
+    assert f"--figure must be a .png file in a folder that is there, got {figure}" in capsys.readouterr().err
