@@ -230,7 +230,10 @@ class FrozenTarget:
         finally:
             _capture.reset(token)
         real_P = (torch.arange(tokens_BT.shape[1], device=self.device) < lengths_B[:, None]).flatten().nonzero()[:, 0]
-        return torch.cat([capture.hidden[tap].flatten(0, 1)[real_P] for tap in self.taps], dim=-1)
+        features_PF = capture.hidden[self.taps[0]].new_empty(len(real_P), len(self.taps) * self.shape.hidden_size)
+        for tap, part_PH in zip(self.taps, features_PF.split(self.shape.hidden_size, dim=1), strict=True):
+            torch.index_select(capture.hidden[tap].flatten(0, 1), 0, real_P, out=part_PH)  # one copy, where cat is two
+        return features_PF
 
     @property
     def token_bytes(self) -> int:
