@@ -176,8 +176,12 @@ class FrozenTarget:
         finally:
             _capture.reset(token)
         real_P = (torch.arange(tokens_BT.shape[1], device=self.device) < lengths_B[:, None]).flatten().nonzero()[:, 0]
-        hidden = [capture.hidden[tap].flatten(0, 1).to(self.device) for tap in self.taps]
-        return torch.cat([hidden_NH[real_P] for hidden_NH in hidden], dim=-1)
+        width, dtype = self.shape.hidden_size, capture.hidden[self.taps[0]].dtype
+        features_PF = torch.empty(len(real_P), len(self.taps) * width, dtype=dtype, device=self.device)
+        for tap, part_PH in zip(self.taps, features_PF.split(width, dim=1), strict=True):
+            hidden_NH = capture.hidden[tap].flatten(0, 1).to(self.device)
+            torch.index_select(hidden_NH, 0, real_P, out=part_PH)  # one copy, where cat is two
+        return features_PF
 
     @property
     def token_bytes(self) -> int:
