@@ -20,6 +20,7 @@ ROLES = {
 }  # fmt: skip
 """What roles are called, and what templates call them."""
 PAIRS = (("prompt", "response"), ("prompt", "completion"), ("instruction", "output"), ("question", "answer"))
+NO_TOOLS = (None, [], "", "[]")
 THOUGHT = re.compile(r"\s*<think>(.*?)</think>\s*", re.DOTALL)
 
 
@@ -87,6 +88,8 @@ def conversation(row: object) -> Conversation:
     """The conversation of a row; raises Malformed or Empty."""
     if not isinstance(row, Mapping):
         raise Malformed(f"a row must be an object, got {_kind(row)}")
+    if row.get("tools") not in NO_TOOLS:
+        raise Malformed("a row must be without tools, whose definitions no template here is given, got some")
     if row.get("messages") is not None:
         return _of_turns(row["messages"], "messages", "role", "content")
     if row.get("conversations") is not None:
@@ -123,7 +126,7 @@ def _turn(turn: object, which: str, role: str, content: str) -> Turn:
         raise Malformed(f"{which} must have `{role}`, got {', '.join(sorted(map(str, turn))) or 'no field'}")
     if named.lower() not in ROLES:
         raise Malformed(f"{which}'s {role} must be one of {', '.join(ROLES)}, got {named[:40]!r}")
-    if turn.get("tool_calls"):
+    if turn.get("tool_calls") or turn.get("function_call"):
         raise Malformed(f"{which} must be text, got tool calls")
     reasoning = turn.get("reasoning_content")
     return Turn(

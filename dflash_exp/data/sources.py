@@ -6,6 +6,7 @@ on the way.
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from glob import glob, has_magic
 from pathlib import Path
@@ -14,10 +15,13 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from dflash_exp.data.arrays import Damaged, element_lines, is_array
 from dflash_exp.data.regeneration import ASKED, JOURNAL, REPORT
 
 CHUNK_BYTES = 2**20
 """Of lines in a chunk; the memory of a worker is some hundred times that."""
+HEAD_BYTES = 64
+"""That tell an array from lines."""
 CHUNK_ROWS = 256
 """Of a table in a chunk."""
 PACKED = {".gz": "gzip", ".zst": "zstd"}
@@ -32,7 +36,7 @@ class Source:
 
     name: str
     kind: str
-    """jsonl, text, parquet or dataset."""
+    """jsonl, array, text, parquet or dataset."""
     n_bytes: int
     version: str
     """Another one means other rows: of a file the time it was changed, of a dataset its fingerprint."""
@@ -46,7 +50,7 @@ class Chunk:
     """Over all sources, from 0."""
     source: Source
     first: int
-    """Line or row that it begins with, from 1."""
+    """Line, element of an array or row that it begins with, from 1."""
     rows: bytes | pa.RecordBatch
     """Whole lines, or a piece of a table."""
     done_share: float
@@ -90,12 +94,13 @@ def chunks(sources: Sequence[Source]) -> Iterator[Chunk]:
     """Every row of every source; raises ValueError, one line, for a file that ends too early or is damaged."""
     index = 0
     for source in sources:
-        pieces = {"parquet": _tables, "dataset": _dataset_tables}.get(source.kind, _line_blocks)(source)
+        readers = {"parquet": _tables, "dataset": _dataset_tables, "array": _array_blocks}
+        pieces = readers.get(source.kind, _line_blocks)(source)
         try:
             for first, rows, done_share in pieces:
                 yield Chunk(index, source, first, rows, done_share)
                 index += 1
-        except (OSError, EOFError, pa.ArrowInvalid) as error:
+        except (OSError, EOFError, pa.ArrowInvalid, Damaged) as error:
             reason = " ".join(str(error).split())
             raise ValueError(
                 f"{source.name} must be readable to its end, it is not: {reason}; restore it or leave it out"
@@ -127,24 +132,45 @@ def _is_record(path: Path) -> bool:
 
 
 def _kind(path: Path) -> str | None:
-    """None: not one that can be read."""
-    inner = Path(path.stem) if path.suffix in PACKED else path
+    """None: not one that can be read. Of .json only its beginning tells whether it is an array."""
+    inner = _unpacked(path)
     if inner.suffix in TABLES and inner is path:
         return "parquet"
     return ("text" if inner.suffix == ".txt" else "jsonl") if inner.suffix in LINES else None
 
 
+def _unpacked(path: Path) -> Path:
+    return Path(path.stem) if path.suffix in PACKED else path
+
+
 def _file(path: Path) -> Source:
-    state = path.stat()
-    return Source(str(path), str(_kind(path)), state.st_size, str(state.st_mtime_ns))
+    state, kind = path.stat(), str(_kind(path))
+    if _unpacked(path).suffix == ".json" and is_array(_head(path)):
+        kind = "array"
+    return Source(str(path), kind, state.st_size, str(state.st_mtime_ns))
+
+
+def _head(path: Path) -> bytes:
+    """The first bytes, unpacked; none where they cannot be, which reading it will say."""
+    try:
+        with _opened(path) as (stream, _):
+            return stream.read(HEAD_BYTES)
+    except (OSError, EOFError, pa.ArrowInvalid):
+        return b""
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[tuple[Any, pa.OSFile]]:
+    """The stream of what is in a file, and the file, which knows how far it is read."""
+    with pa.OSFile(str(path)) as file:
+        packed = PACKED.get(path.suffix)
+        yield pa.CompressedInputStream(file, packed) if packed else file, file
 
 
 def _line_blocks(source: Source) -> Iterator[tuple[int, bytes, float]]:
     """Whole lines of about a chunk, the line they begin at, and the share of the file that is read."""
-    path, first, behind = Path(source.name), 1, b""
-    with pa.OSFile(source.name) as file:
-        packed = PACKED.get(path.suffix)
-        stream = pa.CompressedInputStream(file, packed) if packed else file
+    first, behind = 1, b""
+    with _opened(Path(source.name)) as (stream, file):
         while block := stream.read(CHUNK_BYTES):
             whole, newline, rest = block.rpartition(b"\n")
             if not newline:
@@ -155,6 +181,19 @@ def _line_blocks(source: Source) -> Iterator[tuple[int, bytes, float]]:
             first, behind = first + lines.count(b"\n"), rest
     if behind:
         yield first, behind, 1.0
+
+
+def _array_blocks(source: Source) -> Iterator[tuple[int, bytes, float]]:
+    """The same of an array's elements, each on a line."""
+    with _opened(Path(source.name)) as (stream, file):
+        first, lines = 1, bytearray()
+        for number, line in enumerate(element_lines(iter(lambda: stream.read(CHUNK_BYTES), b"")), start=1):
+            lines += line
+            if len(lines) >= CHUNK_BYTES:
+                yield first, bytes(lines), file.tell() / max(1, source.n_bytes)
+                first, lines = number + 1, bytearray()
+        if lines:
+            yield first, bytes(lines), 1.0
 
 
 def _tables(source: Source) -> Iterator[tuple[int, pa.RecordBatch, float]]:

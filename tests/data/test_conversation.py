@@ -21,6 +21,8 @@ TURNS = (Turn("user", "Q"), Turn("assistant", "A"))
         {"question": "Q", "answer": "A"},
         {"messages": [{"role": "user", "content": [{"type": "text", "text": "Q"}]}, {"role": "model", "content": "A"}]},
         {"messages": None, "conversations": None, "prompt": "Q", "response": "A"},
+        {"prompt": "Q", "response": "A", "tools": []},
+        {"prompt": "Q", "response": "A", "tools": "[]"},
     ],
 )
 def test_shapes_that_say_the_same_are_the_same_conversation(row: dict[str, Any]) -> None:
@@ -49,6 +51,14 @@ MALFORMED = {
     "tool calls": (
         {"messages": [{"role": "assistant", "content": None, "tool_calls": [{}]}]},
         "turn 1 must be text, got tool calls",
+    ),
+    "a function call": (
+        {"messages": [{"role": "assistant", "content": None, "function_call": {"name": "f"}}]},
+        "turn 1 must be text, got tool calls",
+    ),
+    "tools that could be called": (
+        {"prompt": "Q", "response": "A", "tools": [{}]},
+        "must be without tools, .* got some",
     ),
     "a picture": (
         {"messages": [{"role": "user", "content": [{"type": "image"}]}]},
