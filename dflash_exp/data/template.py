@@ -2,9 +2,10 @@
 
 In: a `Conversation` and the target's tokenizer. Out: `Encoded`. Where the chat template marks what is generated
 (`{% generation %}`), its marks say which characters are supervised. Where it does not, a turn begins where the text of
-the turns before it ends with the generation prompt added, and ends where the text of the turns up to it ends; both must
-be a prefix of the whole text. (A template that rewrites earlier turns, as Qwen3's does with reasoning, has the turn end
-behind its own words and the end-of-turn token instead.) What follows that token is the template's, not the model's.
+the turns before it ends with the generation prompt added, which must be a prefix of the whole text. It ends behind its
+own words, as they are or without the blanks around them, and the end-of-turn token; where something else stands there,
+as reasoning that the template writes, where the text of the turns up to it ends, also a prefix of the whole. What
+follows the end-of-turn token is the template's, not the model's.
 
 A character is a cut between tokens only if tokens end there, and the same tokens come out of the text before it alone:
 so what the drafter is trained behind is what the target will see when it decodes. That needs no tokenising of whole
@@ -82,7 +83,8 @@ class Encoder:
         self._fast.no_truncation()
         self._fast.no_padding()
         self._template = tokenizer.chat_template
-        self._special: dict[str, Any] = dict(tokenizer.special_tokens_map)
+        # those that the template names: transformers copies all it is handed for every text
+        self._special = {name: value for name, value in tokenizer.special_tokens_map.items() if name in self._template}
         self._eos = str(tokenizer.eos_token or "")
         self._eos_id = tokenizer.eos_token_id
         self._is_added_V = np.zeros(1 + max(tokenizer.get_vocab().values()), bool)
@@ -153,12 +155,12 @@ class Encoder:
         opened, _ = self._rendered(turns[:i], ask=True)
         if not text.startswith(opened):
             raise Inexact(f"turn {i + 1} does not follow from the turns before it: {_shown(turns[i])}")
-        closed, _ = self._rendered(turns[: i + 1])
+        for said in (turns[i].content, turns[i].content.strip()):
+            if self._eos and text.startswith(said + self._eos, len(opened)):
+                return len(opened), len(opened) + len(said) + len(self._eos)
+        closed = text if i == len(turns) - 1 else self._rendered(turns[: i + 1])[0]
         if text.startswith(closed) and len(closed) > len(opened):
             return len(opened), len(closed)
-        said = turns[i].content.strip() + self._eos
-        if self._eos and text.startswith(said, len(opened)):
-            return len(opened), len(opened) + len(said)
         raise Inexact(f"turn {i + 1} is written otherwise once others follow it: {_shown(turns[i])}")
 
     def _encoded(self, written: _Text, encoding: Any) -> Encoded | Inexact:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from transformers import AutoTokenizer
+from transformers.utils import chat_template_utils
 
 from dflash_exp.data.conversation import Conversation, Malformed, Turn
 from dflash_exp.data.template import SAMPLE, Encoded, Encoder, Inexact
@@ -97,6 +98,32 @@ def test_a_template_that_writes_the_last_turn_otherwise_is_still_exact() -> None
     assert spoken(tokenizer, encoded(tokenizer, SAMPLE)) == [
         "The first.<|end|>", "<think>\n\n</think>\n\nAnd another.<|end|>",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("blank", ["\n", " ", "\n\n  "])
+@pytest.mark.parametrize("template", [LAST_THINKS, LAST_THINKS.replace("m.content }}", "m.content | trim }}")])
+def test_blanks_around_an_earlier_answer_leave_it_exact_whether_the_template_keeps_them(
+    template: str, blank: str
+) -> None:
+    turns = [Turn("user", "One?"), Turn("assistant", f"{blank}x = 1{blank}"), *SAMPLE.turns[2:]]
+    tokenizer = with_template(template)
+    kept = "x = 1" if "trim" in template else turns[1].content
+    assert spoken(tokenizer, encoded(tokenizer, Conversation(tuple(turns))))[0] == f"{kept}<|end|>"
+
+
+def test_the_template_is_asked_for_the_whole_and_for_what_comes_before_each_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[int] = []
+    render = chat_template_utils.render_jinja_template
+
+    def noted(conversations: list[list[object]], **more: Any) -> Any:
+        asked.append(len(conversations[0]))
+        return render(conversations, **more)
+
+    monkeypatch.setattr(chat_template_utils, "render_jinja_template", noted)
+    encoded(with_template(CHATML), SAMPLE)
+    assert asked == [4, 1, 3]
 
 
 @pytest.mark.parametrize("template", [None, CHATML, LAST_THINKS])
