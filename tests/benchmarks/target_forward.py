@@ -2,9 +2,9 @@
 
     python -m tests.benchmarks.target_forward [--target DIR]
 
-Bare: the embedding, the rotation's angles and the layers up to the deepest tap, called one after the other, with neither
-mask nor cache, nothing kept. Ours: `FrozenTarget.features`, from tokens to the packed features of the real ones. Rounds
-interleaved, the order within a round alternating; the ratio is taken round by round. Wanted: at most 1.05.
+Bare: the embedding, the rotation's angles and the layers up to the deepest tap, called one after the other, with no mask
+and no cache, nothing kept. Ours: `FrozenTarget.features`, from tokens to the packed features of the real ones. Rounds are
+interleaved, the order within a round alternates; the ratio is taken round by round. Wanted: at most 1.05.
 """
 
 from __future__ import annotations
