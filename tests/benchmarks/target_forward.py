@@ -2,8 +2,8 @@
 
     python -m tests.benchmarks.target_forward [--target DIR]
 
-Bare: the embedding, the rotation's angles and the layers up to the deepest tap, called one after the other, with no mask
-and no cache, nothing kept. Ours: `FrozenTarget.features`, from tokens to the packed features of the real ones. Rounds are
+Bare: the embedding, the rotation's angles and the layers up to the deepest tap, called one after the other, without mask
+or cache, nothing kept. Ours: `FrozenTarget.features`, from tokens to the packed features of the real ones. Rounds are
 interleaved, the order within a round alternates; the ratio is taken round by round. Wanted: at most 1.05.
 """
 
