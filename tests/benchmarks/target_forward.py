@@ -2,7 +2,7 @@
 
     python -m tests.benchmarks.target_forward [--target DIR]
 
-Bare: the embedding, the rotation's angles and the layers up to the deepest tap, called one after the other, without mask
+Bare: the embedding, the rotation's angles and the layers up to the deepest tap, called one after the other, no mask
 or cache, nothing kept. Ours: `FrozenTarget.features`, from tokens to the packed features of the real ones. Rounds are
 interleaved, the order within a round alternates; the ratio is taken round by round. Wanted: at most 1.05.
 """

@@ -185,7 +185,8 @@ def test_a_target_that_rounds_otherwise_over_a_block_is_a_matter_of_precision(he
 
 
 def test_a_drafter_that_computes_in_bfloat16_is_replayed_in_float32_beside(healthy: Drafter) -> None:
-    narrow, wide = (Drafter(SHAPE, table_VH, table_VH) for table_VH in (TABLE_VH.bfloat16(), TABLE_VH.bfloat16().float()))
+    tables = (TABLE_VH.bfloat16(), TABLE_VH.bfloat16().float())
+    narrow, wide = (Drafter(SHAPE, table_VH, table_VH) for table_VH in tables)
     for drafter in (narrow, wide):
         drafter.load_state_dict(healthy.state_dict())
     told = examined(cycle(), narrow, conversations(cycle()))
