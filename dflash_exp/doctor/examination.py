@@ -30,6 +30,8 @@ RIGHT = View("nothing more than decoding", 0)
 SLOTS_PER_PASS = 2048
 PLACES = 64
 """Of a text, in views and in the data."""
+MARKUP = "<>"
+"""What a template's own tokens are spelt with, if they are special ones."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +71,7 @@ def examine(
     on_path, on_data = [one.drafted for one in reads], [_data_drafts(target, drafter, one) for one in data]
     steps = [_replayed(one, one.drafted, max_new_tokens) for one in reads]
     in_view = {view: _tau(_seen(drafter, one, view) for one in reads) for view in views(drafter.shape.block_size)}
-    in_texts, in_data = _seams(texts, data)
+    in_texts, in_data = _seams(texts, data, words)
     evidence = Evidence(
         tau_data=_tau(on_data),
         tau_path=_tau(on_path),
@@ -79,7 +81,7 @@ def examine(
         tau_in_right_view=_tau(_seen(drafter, one, RIGHT) for one in reads),
         share_at={shift: share_at(on_path, shift) for shift in SHIFTS},
         surplus_nats=_surplus(target, data),
-        seam_in_data=share_with([one.tokens_L.tolist() for one in data], in_texts),
+        seam_in_data=share_with([one.tokens_L.tolist() for one in data if len(_begins(one))], in_texts),
         seam_in_texts=share_with([[*text.prompt_P.tolist(), *text.plain.tokens] for text in texts], in_data),
         seams=(words(in_texts), words(in_data)),
         n_texts=len(texts),
@@ -153,18 +155,26 @@ def _surplus(target: FrozenTarget, data: Sequence[Conversation]) -> float | None
     return sum(nats for nats, _ in told) / n_tokens if n_tokens else None
 
 
-def _seams(texts: Sequence[Text], data: Sequence[Conversation]) -> tuple[list[int], list[int]]:
+def _seams(
+    texts: Sequence[Text], data: Sequence[Conversation], words: Callable[[Sequence[int]], str]
+) -> tuple[list[int], list[int]]:
     """Around the responses of the evaluated texts and of the data; [] where there is no data to compare with."""
     if not data:
         return [], []
+    marks = lambda token: any(sign in words([token]) for sign in MARKUP)  # noqa: E731
     before, responses = [], []
     for one in data:
-        begins = one.supervised_L & ~one.supervised_L.roll(1)
-        for start in torch.nonzero(begins[1:]).flatten().tolist():
-            before.append(one.tokens_L[max(0, start + 1 - TAIL) : start + 1].tolist())
-            responses.append(one.tokens_L[start + 1 :].tolist())
-    ours = seam([text.prompt_P.tolist() for text in texts], [text.plain.tokens for text in texts])
-    return ours, seam(before, responses)
+        for start in _begins(one).tolist():
+            before.append(one.tokens_L[max(0, start - TAIL) : start].tolist())
+            responses.append(one.tokens_L[start:].tolist())
+    ours = seam([text.prompt_P.tolist() for text in texts], [text.plain.tokens for text in texts], marks)
+    return ours, seam(before, responses, marks)
+
+
+def _begins(one: Conversation) -> Tensor:
+    """Where its responses begin, int64; none in one that was cut before."""
+    begins_L = one.supervised_L & ~one.supervised_L.roll(1)
+    return torch.nonzero(begins_L[1:]).flatten() + 1
 
 
 def _equal(text: Text) -> bool:

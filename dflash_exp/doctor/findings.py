@@ -72,9 +72,9 @@ def findings(evidence: Evidence) -> list[Finding]:
 def _template(e: Evidence) -> Finding | None:
     if min(e.seam_in_data, e.seam_in_texts) >= 0.5:
         return None
-    thinking = any("think" in seam for seam in e.seams)
+    ours, theirs = ("".join(seam.partition("think")[1:]) for seam in e.seams)
     return Finding(
-        "thinking mismatch" if thinking else "template mismatch",
+        "template mismatch" if ours == theirs else "thinking mismatch",
         f"where a response begins the evaluated texts have {e.seams[0]!r}, which {e.seam_in_data:.0%} of the data's "
         f"conversations hold; the data has {e.seams[1]!r}, which {e.seam_in_texts:.0%} of the texts hold",
         "prepare the data as it will be served (thinking=keep|strip|require, the target's template), or serve it so",

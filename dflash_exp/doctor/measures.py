@@ -7,7 +7,7 @@ In: drafts and the text they were made in, conversations, a target's logits. Out
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -84,15 +84,22 @@ TAIL, HEAD = 16, 4
 """Tokens of a prompt's end and of a response's beginning that are looked at."""
 
 
-def seam(prompts: Sequence[Sequence[int]], responses: Sequence[Sequence[int]]) -> list[int]:
-    """The tokens around the place where all responses begin: what all prompts end with, what all responses begin with.
+def seam(
+    prompts: Sequence[Sequence[int]], responses: Sequence[Sequence[int]], marks: Callable[[int], bool]
+) -> list[int]:
+    """What a chat template puts around the place where all responses begin, as `assistant`, and an opening of thinking.
 
-    What a chat template puts there, as `assistant`, and an opening of thinking. [] of fewer than two prompts.
+    Of what all prompts end with, that from the first token on that `marks` (all, where none does): what is before it
+    is asked of every prompt of a benchmark alike. Of what all responses begin with, that up to the last one: what is
+    behind it is an answer. [] of fewer than two prompts.
     """
     if len(prompts) < 2:
         return []
     tail = _common_head([prompt[::-1] for prompt in prompts], TAIL)[::-1]
-    return [*tail, *_common_head(responses, HEAD)]
+    head = _common_head(responses, HEAD)
+    first = next((i for i, token in enumerate(tail) if marks(token)), 0)
+    n_opening = max((i for i, token in enumerate(head, start=1) if marks(token)), default=0)
+    return [*tail[first:], *head[:n_opening]]
 
 
 def _common_head(texts: Sequence[Sequence[int]], most: int) -> list[int]:

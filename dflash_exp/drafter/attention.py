@@ -153,7 +153,8 @@ def _scores(group: Group, q_bMGRE: Tensor, k_bMGKE: Tensor, k_ctx: Tensor, scale
     scores = q_bMGRE.new_empty(*q_bMGRE.shape[:4], columns, dtype=_wide(q_bMGRE))
     context = _context(group, k_ctx).transpose(-1, -2)
     _set_product(_rows(scores)[..., : group.prefix], _rows(q_bMGRE), context, scale)
-    torch.mul(torch.matmul(q_bMGRE, k_bMGKE.transpose(-1, -2)), scale, out=scores[..., group.prefix :])
+    own = torch.matmul(q_bMGRE, k_bMGKE.transpose(-1, -2)).to(scores.dtype)
+    torch.mul(own, scale, out=scores[..., group.prefix :])
     return scores
 
 
@@ -218,12 +219,15 @@ def _add_context(group: Group, into_BMTE: Tensor, a_bMTR: Tensor, b_bMRE: Tensor
 
 
 def _set_product(into_bMxy: Tensor, a_bMxz: Tensor, b_bMzy: Tensor, scale: float) -> None:
-    """into = scale a b, in one pass where the formats agree: a product beside it, copied, takes half as long again."""
+    """into = scale a b, in one pass where the formats agree: a product beside it, copied, takes half as long again.
+
+    Elsewhere it is copied before it is scaled, for a product scaled in a's format is rounded to it once more.
+    """
     if a_bMxz.dtype == into_bMxy.dtype:
         into = into_bMxy.flatten(0, 1)
         torch.baddbmm(into, a_bMxz.flatten(0, 1), b_bMzy.flatten(0, 1), beta=0, alpha=scale, out=into)
     else:
-        torch.mul(torch.matmul(a_bMxz, b_bMzy), scale, out=into_bMxy)
+        into_bMxy.copy_(torch.matmul(a_bMxz, b_bMzy)).mul_(scale)
 
 
 def _add_product(into_bMxy: Tensor, a_bMxz: Tensor, b_bMzy: Tensor) -> None:

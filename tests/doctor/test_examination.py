@@ -6,6 +6,7 @@ none can. As a real target's hidden states do, its features tell the token that 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -114,6 +115,10 @@ def conversations(target: TableTarget, before: list[int] = ASSISTANT) -> list[Co
     return [Conversation(written(target, prompt_P, 30), torch.arange(30) >= len(prompt_P)) for prompt_P in prompts]
 
 
+def spelt(tokens: Sequence[int]) -> str:
+    return " ".join("<think>" if token == 4 else f"t{token}" for token in tokens)
+
+
 def examined(target: TableTarget, drafter: Drafter, data: list[Conversation], lead: int = 0) -> dict[str, Any]:
     """Four texts of the target; `lead` tokens stand before their prompts."""
     decoding = DecodeConfig(MAX_NEW, 0.0, 0, ())
@@ -122,7 +127,6 @@ def examined(target: TableTarget, drafter: Drafter, data: list[Conversation], le
         prompt_P = torch.tensor([4 + (i + 3 * j) % 9 for j in range(lead)] + [6] * i + [9 + i, *ASSISTANT])
         plain = decode(target, prompt_P, None, decoding, 0, lambda: 0.0)
         texts.append(Text(prompt_P, plain, decode(target, prompt_P, DraftSession(drafter), decoding, 0, lambda: 0.0)))
-    spelt = lambda tokens: " ".join("<think>" if token == 4 else f"t{token}" for token in tokens)  # noqa: E731
     return examine(cast(FrozenTarget, target), drafter, texts, data, MAX_NEW, spelt)
 
 
@@ -169,6 +173,27 @@ def test_prompts_under_another_template_than_the_data_are_found(healthy: Drafter
     told = examined(cycle(), healthy, conversations(cycle(), [3, 2]))
     (found,) = told["findings"]
     assert found["cause"] == "template mismatch" and "t2 t3" in found["seen"] and "t3 t2" in found["seen"]
+
+
+def test_conversations_that_are_cut_before_their_response_say_nothing_of_the_template(healthy: Drafter) -> None:
+    whole = conversations(cycle())
+    cut = [Conversation(one.tokens_L[:2], one.supervised_L[:2]) for one in whole]
+    told = examined(cycle(), healthy, [*whole[:2], *cut])
+    assert told["seam_in_data"] == 1.0 and causes(told) == []
+
+
+def test_responses_that_all_begin_with_one_word_are_no_template(healthy: Drafter) -> None:
+    alike = cycle()
+    alike.next_LV[:, ASSISTANT[-1]] = 9
+    told = examined(alike, healthy, conversations(cycle()))
+    assert told["seams"] == ("t2 t3", "t2 t3") and told["seam_in_data"] == told["seam_in_texts"] == 1.0
+
+
+def test_templates_that_differ_before_the_same_thought_are_no_thinking_mismatch(healthy: Drafter) -> None:
+    thinks = cycle()
+    thinks.next_LV[:, ASSISTANT] = 4
+    found = examined(thinks, healthy, conversations(thinks, [3, 2]))["findings"][0]
+    assert found["cause"] == "template mismatch" and found["seen"].count("<think>") == 2
 
 
 def test_a_response_that_opens_with_a_thought_where_the_data_has_none_is_a_thinking_mismatch(healthy: Drafter) -> None:

@@ -42,12 +42,23 @@ def test_surplus_is_nll_less_entropy_of_the_supervised_tokens() -> None:
     assert surplus(logits_LV, torch.tensor([0, 3, 1]), torch.tensor([True, True, False])) == pytest.approx((0.0, 1))
 
 
-def test_a_seam_is_what_all_prompts_end_with_and_all_responses_begin_with() -> None:
-    assert seam([[1, 2, 3], [4, 2, 3]], [[7, 8, 1], [7, 8, 2]]) == [2, 3, 7, 8]
-    assert seam([[1], [2]], [[3], [4]]) == [] and seam([[1, 2, 3]], [[7]]) == [], (
+def test_a_seam_is_what_all_prompts_end_with_and_the_markup_that_all_responses_begin_with() -> None:
+    never, from_50_on = (lambda _: False), (lambda token: token >= 50)
+    assert seam([[1, 2, 3], [4, 2, 3]], [[7, 8, 1], [7, 8, 2]], never) == [2, 3]
+    assert seam([[1, 2, 3], [4, 2, 3]], [[7, 50, 8, 1], [7, 50, 8, 2]], from_50_on) == [2, 3, 7, 50]
+    assert seam([[1], [2]], [[3], [4]], never) == [] and seam([[1, 2, 3]], [[7]], never) == [], (
         "one prompt says nothing of a template"
     )
-    assert len(seam([[9] * 40] * 2, [[8] * 40] * 2)) == 16 + 4
+    assert len(seam([[50] * 40] * 2, [[50] * 40] * 2, from_50_on)) == 16 + 4
+
+
+def test_what_a_benchmark_asks_of_every_prompt_is_no_template() -> None:
+    assert seam([[1, 9, 8, 51, 2, 52, 3], [4, 9, 8, 51, 2, 52, 3]], [[7], [7]], lambda token: token > 50) == [
+        51,
+        2,
+        52,
+        3,
+    ]
 
 
 def test_the_share_of_texts_with_a_seam() -> None:
