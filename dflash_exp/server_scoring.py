@@ -100,7 +100,7 @@ def _asked(
 
 def _say(console: LastingConsole, told: Served, figures: dict[str, Any], drafts: int | None) -> None:
     """Whose figures these are, and what makes them doubtful."""
-    proposed = len(figures["accepted_at"] or ())
+    proposed = max(len(one.counts.accepted_at) for one in told.completions)
     console.say(f"{told.engine} serves {told.model}, {proposed} drafted tokens a step at most")
     if drafts is not None and told.engine == "vllm" and drafts != proposed:
         console.say(f"the drafter has {drafts} slots to draft: is it the one that is served there?")
@@ -108,5 +108,5 @@ def _say(console: LastingConsole, told: Served, figures: dict[str, Any], drafts:
     if others["tokens"]:
         console.say(
             f"other requests were served meanwhile: {others['tokens']:,} tokens of theirs, in {others['prompts']} of "
-            f"{figures['prompts']} prompts; tau, slots and rates are of both"
+            f"{figures['prompts']} prompts, which tau, slots and rates leave out"
         )

@@ -14,21 +14,22 @@ from dflash_exp.served.engines import Completion
 
 
 def figures(completions: Sequence[Completion]) -> DecodeFigures:
-    """As of our own decoding: the first token of a text comes from no verify step, so tau leaves it out."""
-    counts = total([one.counts for one in completions])
-    emitted = sum(_emitted(one) for one in completions)
-    taus = [_emitted(one) / one.counts.steps for one in completions if one.counts.steps]
-    seconds, n_tokens = (sum(vars(one)[name] for one in completions) for name in ("seconds", "n_tokens"))
+    """As of our own decoding: the first token of a text comes from no verify step, so tau leaves it out. Where other
+    requests are in a prompt's counts, tau, slots and rates leave the prompt out."""
+    own = [one for one in completions if not one.others_tokens]
+    counts = total([one.counts for one in own])
+    taus = [_emitted(one) / one.counts.steps for one in own if one.counts.steps]
+    seconds = sum(one.seconds for one in own)
     return DecodeFigures(
-        tau_pooled=emitted / counts.steps if counts.steps else None,
+        tau_pooled=sum(_emitted(one) for one in own) / counts.steps if counts.steps else None,
         tau_macro=sum(taus) / len(taus) if taus else None,
         accepted_at=[n / counts.steps for n in counts.accepted_at] if counts.steps else None,
         speedup=None,
         plain_tokens_per_s=None,
-        dflash_tokens_per_s=n_tokens / seconds if seconds > 0 else None,
+        dflash_tokens_per_s=sum(one.n_tokens for one in own) / seconds if seconds > 0 else None,
         lossless=None,
         prompts=len(completions),
-        tokens=n_tokens,
+        tokens=sum(one.n_tokens for one in completions),
     )
 
 
@@ -46,7 +47,7 @@ def served_evaluation(completions: Sequence[Completion], encode: Callable[[str],
     rows = [
         {
             "loops": does, "equal": None, "tokens": one.n_tokens, "emitted": _emitted(one),
-            "verify_steps": one.counts.steps, "plain_s": None, "dflash_s": one.seconds,
+            "verify_steps": None if one.others_tokens else one.counts.steps, "plain_s": None, "dflash_s": one.seconds,
         }
         for one, does in zip(completions, loops, strict=True)
     ]  # fmt: skip

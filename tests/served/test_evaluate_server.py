@@ -99,11 +99,27 @@ def test_counters_that_never_follow_are_refused(
         assert "its /metrics counts 272 tokens where it has answered with 280" in refused(capsys, engine)
 
 
-def test_other_people_s_requests_are_counted_and_said(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_prompt_among_whose_steps_other_people_s_are_is_left_out_and_said(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     with serving(vllm(FIRST, replace(SECOND, others=5))) as engine:
         assert evaluate(engine) == 0
-    assert told()["other_traffic"] == {"tokens": 5, "prompts": 1}
-    assert "other requests were served meanwhile: 5 tokens of theirs, in 1 of 2 prompts" in capsys.readouterr().out
+    found = told()
+    assert found["other_traffic"] == {"tokens": 5, "prompts": 1} and (found["prompts"], found["tokens"]) == (2, 14)
+    assert found["tau_pooled"] == found["tau_macro"] == pytest.approx(7 / 3)
+    assert found["accepted_at"] == pytest.approx([2 / 3, 1 / 3, 1 / 3])
+    assert [row["verify_steps"] for row in found["per_prompt"]] == [3, None]
+    said = (
+        "other requests were served meanwhile: 5 tokens of theirs, in 1 of 2 prompts, which tau, slots and rates leave"
+    )
+    assert said in capsys.readouterr().out
+
+
+def test_where_no_prompt_was_alone_there_is_no_tau(capsys: pytest.CaptureFixture[str]) -> None:
+    with serving(vllm(replace(FIRST, others=1), replace(SECOND, others=5))) as engine:
+        assert evaluate(engine) == 0
+    assert (told()["tau_pooled"], told()["accepted_at"], told()["dflash_tokens_per_s"]) == (None, None, None)
+    assert "vllm serves tiny, 3 drafted tokens a step at most" in capsys.readouterr().out
 
 
 def test_a_drafter_beside_the_server_holds_the_file_and_says_where_its_block_is_another(
