@@ -2,9 +2,9 @@
 
     python -m tests.benchmarks.target_forward [--target DIR]
 
-Bare: the embedding, the rotation's angles and the layers up to the deepest tap, called one after the other, no mask
-or cache, nothing kept. Ours: `FrozenTarget.features`, from tokens to the packed features of the real ones. Rounds are
-interleaved, the order within a round alternates; the ratio is taken round by round. Wanted: at most 1.05.
+Bare: the embedding, the rotation's angles and the layers up to the deepest tap, one after the other, with neither mask
+nor cache, nothing kept. Ours: `FrozenTarget.features`, from tokens to the packed features of the real ones. Rounds
+interleaved, the order within a round alternating; the ratio is taken round by round. Wanted: at most 1.05.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from statistics import median
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -65,7 +66,7 @@ def rounds_of(target: FrozenTarget, n_sequences: int, length: int, rounds: int) 
 @torch.no_grad()
 def bare_layers(target: FrozenTarget, tokens_BT: Tensor) -> Tensor:
     """The hidden states behind the deepest tap, [B, T, H]."""
-    decoder = target.model.get_decoder()
+    decoder: Any = target.model.get_decoder()
     hidden_BTH = target.model.get_input_embeddings()(tokens_BT)
     angles = decoder.rotary_emb(hidden_BTH, torch.arange(tokens_BT.shape[1])[None])
     for layer in decoder_layers(target.model)[: target.taps[-1] + 1]:
