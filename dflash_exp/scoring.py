@@ -97,6 +97,8 @@ def score(
     among_ranks: ShareOut,
 ) -> dict[str, object]:
     """Decode every prompt plainly and speculatively, and, greedy, explain what came of it. Raises Stopped."""
+    if not console.is_terminal:
+        console.print(f"decoding {len(prompts)} prompts, plainly and speculatively", highlight=False)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task("decode", total=len(prompts))
 

@@ -41,6 +41,8 @@ class Turn:
     content: str
     reasoning: str | None = None
     """What stood under `reasoning_content`."""
+    is_cut: bool = False
+    """It ends where its tokens were used up, so its end is not what the assistant said."""
 
     def message(self) -> dict[str, str]:
         """As a chat template takes it."""
@@ -81,7 +83,8 @@ class Conversation:
 def _without_reasoning(turn: Turn) -> Turn:
     if turn.role != "assistant":
         return turn
-    return Turn(turn.role, THOUGHT.sub("", turn.content, count=1) if THOUGHT.match(turn.content) else turn.content)
+    content = THOUGHT.sub("", turn.content, count=1) if THOUGHT.match(turn.content) else turn.content
+    return replace(turn, content=content, reasoning=None)
 
 
 def conversation(row: object) -> Conversation:
@@ -91,7 +94,8 @@ def conversation(row: object) -> Conversation:
     if row.get("tools") not in NO_TOOLS:
         raise Malformed("a row must be without tools, whose definitions no template here is given, got some")
     if row.get("messages") is not None:
-        return _of_turns(row["messages"], "messages", "role", "content")
+        found = _of_turns(row["messages"], "messages", "role", "content")
+        return _with_ends(found, row.get("finish_reasons"))
     if row.get("conversations") is not None:
         return _of_turns(row["conversations"], "conversations", "from", "value")
     for asked, answered in PAIRS:
@@ -116,6 +120,15 @@ def _of_turns(turns: object, field: str, role: str, content: str) -> Conversatio
     if not turns:
         raise Empty(f"{field} is empty")
     return _checked(tuple(_turn(turn, f"turn {i}", role, content) for i, turn in enumerate(turns, 1)))
+
+
+def _with_ends(found: Conversation, reasons: object) -> Conversation:
+    """Where `dflash-exp regenerate` wrote the row: `finish_reasons` has a word on each of the last assistant turns."""
+    if not isinstance(reasons, list):
+        return found
+    answers = [i for i, turn in enumerate(found.turns) if turn.role == "assistant"]
+    cut = {i for i, reason in zip(reversed(answers), reversed(reasons), strict=False) if reason == "length"}
+    return replace(found, turns=tuple(replace(turn, is_cut=i in cut) for i, turn in enumerate(found.turns)))
 
 
 def _turn(turn: object, which: str, role: str, content: str) -> Turn:

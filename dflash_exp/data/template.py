@@ -45,7 +45,7 @@ class Encoded:
     supervised: np.ndarray
     """bool [T]."""
     ending: str
-    """eos, or unknown."""
+    """eos, cap where the last turn was cut, or unknown."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +67,8 @@ class _Text:
 
     text: str
     spans: tuple[tuple[int, int], ...]
+    cut: tuple[bool, ...]
+    """Of each span, whether its end is not what the assistant said."""
 
 
 class Encoder:
@@ -126,7 +128,7 @@ class Encoder:
         turns = conversation.turns
         if not turns:
             text = conversation.text + self._eos
-            return _Text(text, ((0, len(text)),))
+            return _Text(text, ((0, len(text)),), (False,))
         answers = [i for i, turn in enumerate(turns) if turn.role == "assistant"]
         if self.marked:
             text, found = self._rendered(turns)
@@ -135,7 +137,11 @@ class Encoder:
             text, _ = self._rendered(turns)
             wanted = answers[-1:] if self._last_turn_only else answers
             spans = [self._span_by_prefix(turns, i, text) for i in wanted]
-        return _Text(text, tuple(spans[-1:] if self._last_turn_only else spans))
+        cut = [turns[i].is_cut for i in answers]
+        if any(cut) and self.marked and len(spans) != len(cut):
+            raise Inexact(f"{len(spans)} marks for {len(cut)} turns do not say which of them was cut")
+        some = slice(-1, None) if self._last_turn_only else slice(None)
+        return _Text(text, tuple(spans[some]), tuple(cut[some]) if any(cut) else (False,) * len(spans[some]))
 
     def _rendered(self, turns: Sequence[Turn], ask: bool = False) -> tuple[str, list[tuple[int, int]]]:
         """The text, with the generation prompt if `ask`, and where the template says that it was generated."""
@@ -168,13 +174,15 @@ class Encoder:
         read = _Read(written.text, encoding, tokens, np.flatnonzero(self._is_added_V[tokens]))
         supervised = np.zeros(len(tokens), bool)
         try:
-            for begin, end in written.spans:
+            for (begin, end), is_cut in zip(written.spans, written.cut, strict=True):
                 first, last = self._cut(read, begin), self._cut(read, end)
-                supervised[first : self._behind_eos(read, first, last)] = True
+                last = self._behind_eos(read, first, last)
+                supervised[first : last - (is_cut and tokens[last - 1] == self._eos_id)] = True
         except Inexact as error:
             return error
         said = tokens[supervised]
-        return Encoded(tokens, supervised, "eos" if len(said) and said[-1] == self._eos_id else "unknown")
+        ends = len(said) > 0 and said[-1] == self._eos_id
+        return Encoded(tokens, supervised, "eos" if ends else "cap" if any(written.cut[-1:]) else "unknown")
 
     def _cut(self, read: _Read, character: int) -> int:
         """How many tokens come before that character of the text; raises Inexact where it is inside one."""

@@ -50,10 +50,9 @@ def lines(said: dict[str, Any]) -> list[str]:
     """The same in a terminal."""
     counts = f"{said['kept']:,} kept, {len(said['failed']):,} failed, {len(said['skipped']):,} skipped"
     reasons = ", ".join(f"{count:,} {reason}" for reason, count in said["finish_reasons"].items())
-    shown = [
-        f"{said['rows']:,} rows: {counts}",
-        f"{said['tokens']:,} tokens generated; turns by finish reason: {reasons}",
-    ]
+    shown = [f"{said['rows']:,} rows: {counts}"]
+    if reasons:
+        shown.append(f"{said['tokens']:,} tokens generated; turns by finish reason: {reasons}")
     for fate in ("failed", "skipped"):
         shown += [f"  {fate}: {one['where']}: {one['why']}" for one in said[fate][:SHOWN]]
         if len(said[fate]) > SHOWN:

@@ -1,6 +1,6 @@
 """How much of an input is read: a bar in a terminal, plain lines elsewhere.
 
-In: the share that is done, as it grows. Out: a bar that a thread redraws, or a line every 15 s.
+In: the share that is done, as it grows. Out: a bar that a thread redraws, or a line at the beginning and every 15 s.
 """
 
 from collections.abc import Callable
@@ -24,6 +24,8 @@ class InputProgress:
 
     def __enter__(self) -> "InputProgress":
         self._bar.start()
+        if not self._drawn:
+            self._print(0.0)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -34,4 +36,7 @@ class InputProgress:
         self._bar.update(self._task, completed=share)
         if not self._drawn and self._clock() - self._printed_s >= PLAIN_EVERY_S:
             self._printed_s = self._clock()
-            self._console.print(f"{self._what} {share:.0%}", highlight=False, markup=False, soft_wrap=True)
+            self._print(share)
+
+    def _print(self, share: float) -> None:
+        self._console.print(f"{self._what} {share:.0%}", highlight=False, markup=False, soft_wrap=True)

@@ -33,6 +33,18 @@ def test_an_instruction_s_input_follows_it() -> None:
     assert conversation({"instruction": "I", "input": "X", "output": "A"}).turns[0] == Turn("user", "I\n\nX")
 
 
+@pytest.mark.parametrize(("reasons", "cut"), [(["length", "stop"], [1]), (["length"], [3]), ([None, "stop"], [])])
+def test_the_turns_that_regenerate_cut_at_the_most_tokens_are_known_by_their_finish_reasons(
+    reasons: list[str | None], cut: list[int]
+) -> None:
+    turns = [{"role": role, "content": "x"} for role in ("user", "assistant", "user", "assistant")]
+    found, as_ever = (
+        conversation(row) for row in ({"messages": turns, "finish_reasons": reasons}, {"messages": turns})
+    )
+    assert [i for i, turn in enumerate(found.turns) if turn.is_cut] == cut
+    assert found.digest() == as_ever.digest()
+
+
 MALFORMED = {
     "not an object": ([1, 2], "a row must be an object, got a list"),
     "no known field": ({"b": 1, "a": 2}, "a row must have messages, .* or text, got a, b"),

@@ -55,7 +55,7 @@ def write_parts(folder: Path, n_parts: int) -> None:
     folder.mkdir(parents=True)
     rng = np.random.default_rng(0)
     for index in range(n_parts):
-        offsets = pa.array(np.arange(0, ROWS * TOKENS + 1, TOKENS, np.int32))
+        offsets = pa.array(TOKENS * np.arange(ROWS + 1, dtype=np.int32))
         ids, mask = rng.integers(100, size=ROWS * TOKENS, dtype=np.uint16), np.ones(ROWS * TOKENS, np.uint8)
         table = pa.table(
             {

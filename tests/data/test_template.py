@@ -1,5 +1,6 @@
 """What is supervised is what the assistant said, token for token; where that cannot be told, nothing is guessed."""
 
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -117,7 +118,7 @@ def test_the_template_is_asked_for_the_whole_and_for_what_comes_before_each_answ
     asked: list[int] = []
     render = chat_template_utils.render_jinja_template
 
-    def noted(conversations: list[list[object]], **more: Any) -> Any:
+    def noted(conversations: Any, **more: Any) -> Any:
         asked.append(len(conversations[0]))
         return render(conversations, **more)
 
@@ -132,6 +133,30 @@ def test_last_turn_only_leaves_the_earlier_ones_unsupervised(embedded: Any, temp
     every, last = encoded(tokenizer, SAMPLE), encoded(tokenizer, SAMPLE, last_turn_only=True)
     assert every.tokens.tolist() == last.tokens.tolist()
     assert spoken(tokenizer, last) == spoken(tokenizer, every)[1:]
+
+
+@pytest.mark.parametrize("template", [None, CHATML, LAST_THINKS])
+def test_the_end_of_a_turn_that_was_cut_is_the_template_s_and_not_supervised(
+    embedded: Any, template: str | None
+) -> None:
+    tokenizer = embedded if template is None else with_template(template)
+    turns = [replace(turn, is_cut=i in (1, 3)) for i, turn in enumerate((*SAMPLE.turns, *SAMPLE.turns[:2]))]
+    found = encoded(tokenizer, Conversation(tuple(turns)))
+    said = spoken(tokenizer, found)
+    assert [text.endswith("<|end|>") for text in said] == [False, False, True] and found.ending == "eos"
+    assert "The first." in said[0] and "And another." in said[1]
+    assert found.tokens.tolist() == encoded(tokenizer, Conversation((*SAMPLE.turns, *SAMPLE.turns[:2]))).tokens.tolist()
+    last = encoded(tokenizer, Conversation(tuple(turns[:4])), last_turn_only=True)
+    thought = "<think>\n\n</think>\n\n" if template == LAST_THINKS else ""
+    assert spoken(tokenizer, last) == [f"{thought}And another."] and last.ending == "cap"
+
+
+def test_marks_that_are_no_turns_do_not_say_which_of_them_was_cut() -> None:
+    twice = "{% for m in messages %}" + 2 * "{% generation %}{{ m.content }}{% endgeneration %}<|end|>" + "{% endfor %}"
+    turns = (SAMPLE.turns[0], replace(SAMPLE.turns[1], is_cut=True))
+    whole, cut = Encoder(with_template(twice), False).encode([Conversation(SAMPLE.turns[:2]), Conversation(turns)])
+    assert isinstance(whole, Encoded)
+    assert isinstance(cut, Inexact) and str(cut) == "4 marks for 1 turns do not say which of them was cut"
 
 
 def test_a_template_that_is_exact_neither_way_is_refused_with_the_turn() -> None:
