@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from rich.console import Console
@@ -21,7 +21,8 @@ from dflash_exp.console import LastingConsole
 from dflash_exp.data.store import EmbeddedData, Responses, StoreData, TooLong, read_split
 from dflash_exp.decode import DecodeConfig
 from dflash_exp.distributed import devices_in_a_row
-from dflash_exp.doctor.examination import Conversation, Text, examine
+from dflash_exp.doctor.examination import examine
+from dflash_exp.doctor.reading import Conversation, Text
 from dflash_exp.drafter.model import ComputeDtype, Drafter
 from dflash_exp.drafter.session import DraftSession
 from dflash_exp.drafter.shape import DrafterShape
@@ -34,6 +35,7 @@ from dflash_exp.prompt_files import PromptSet, file_prompts
 from dflash_exp.published import load_weights, read_shape
 from dflash_exp.ranks import Alone, share_out
 from dflash_exp.run_directory import finished, free_file, write_json
+from dflash_exp.stop import Stopped
 from dflash_exp.suggest import ConfigError
 from dflash_exp.summary import print_evaluation
 from dflash_exp.target import TargetConfig
@@ -110,7 +112,21 @@ def score(
     if decoding.temperature > 0:
         return told
     texts = [Text(prompt_P, pair.plain, pair.speculative) for prompt_P, pair in zip(prompts, pairs, strict=True)]
-    return told | {"doctor": examine(target.model, drafter, texts, data, decoding.max_new_tokens, target.words)}
+    examined = examine(
+        target.model, drafter, texts, data, decoding.max_new_tokens, target.words,
+        partial(until_stopped, asked_to_stop, among_ranks),
+    )  # fmt: skip
+    return told | {"doctor": examined}
+
+
+def until_stopped(
+    asked_to_stop: Callable[[], bool], among_ranks: ShareOut, n_items: int, do: Callable[[int], Any]
+) -> list[Any]:
+    """`among_ranks`, but raises Stopped, on all ranks, where one is asked to stop between two items."""
+    told = among_ranks(n_items, lambda i: None if asked_to_stop() else do(i))
+    if None in told:
+        raise Stopped
+    return told
 
 
 def store_prompts(data: EmbeddedData | StoreData, limit: int | None) -> list[Tensor]:
