@@ -64,7 +64,7 @@ def evaluate(path: Path, config: Config | None, options: EvaluateOptions) -> int
         load_weights(drafter, folder)
         decoding = decoding_of(config, options, target.eos_ids)
         sets = prompt_sets(config, options, target.tokenizer)
-        data = examined_data(_data_of(config, target))
+        data = examined_data(_data_of(config, target, console))
         to_come = config is not None and not finished(path)  # evaluation.json is what its training will write
         wanted = f"evaluation-{folder.name}.json" if to_come else "evaluation.json"
         paper = paper_s(folder, wanted_target.path, sets, decoding, options)
@@ -183,11 +183,14 @@ def target_of(path: Path, config: Config | None, options: EvaluateOptions) -> Ta
     return config.target
 
 
-def _data_of(config: Config | None, target: LoadedTarget) -> EmbeddedData | StoreData | None:
-    """What a drafter was trained on, where that is known."""
-    if config is not None:
-        return config.data
-    return EMBEDDED_DATA if target.is_embedded else None
+def _data_of(config: Config | None, target: LoadedTarget, console: LastingConsole) -> EmbeddedData | StoreData | None:
+    """What a drafter was trained on, where that is known and here: prompts of a file are decoded without it."""
+    if config is None:
+        return EMBEDDED_DATA if target.is_embedded else None
+    if not config.data.folder.is_dir():
+        console.say(f"{config.data.folder} is not here: what the doctor measures on the data is not known")
+        return None
+    return config.data
 
 
 def decoding_of(config: Config | None, options: EvaluateOptions, eos_ids: tuple[int, ...]) -> DecodeConfig:
