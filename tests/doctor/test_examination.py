@@ -21,6 +21,7 @@ from rich.console import Console
 from torch import Tensor
 
 from dflash_exp.decode import DecodeConfig, decode
+from dflash_exp.doctor import views as views_module
 from dflash_exp.doctor.examination import examine
 from dflash_exp.doctor.reading import Conversation, Text
 from dflash_exp.doctor.views import Dense, View, drafts_in_view, views
@@ -279,8 +280,17 @@ def test_one_text_s_features_are_held_at_a_time(healthy: Drafter) -> None:
     assert len(target.made) == 4 + 4
 
 
-def test_the_right_view_drafts_what_the_drafter_drafts(healthy: Drafter) -> None:
+@pytest.mark.parametrize("scores", [views_module.SCORES, 1], ids=["all blocks at once", "one block at a time"])
+def test_the_right_view_drafts_what_the_drafter_drafts(
+    healthy: Drafter, scores: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(views_module, "SCORES", scores)
+    parts: list[int] = []
+    attended = views_module._attended
+    noted = lambda q, *seen: parts.append(len(q)) or attended(q, *seen)  # noqa: E731
+    monkeypatch.setattr(views_module, "_attended", noted)
     tokens_L = written(cycle(), torch.tensor([9]), 26)
     positions_A = torch.arange(3, 20)
     dense_AS = drafts_in_view(healthy, TABLE_VH[tokens_L], tokens_L, positions_A, RIGHT)
     assert torch.equal(dense_AS, drafts_at(healthy, TABLE_VH[tokens_L], tokens_L, positions_A, 512))
+    assert parts == ([17] if scores > 1 else [1] * 17)
