@@ -29,7 +29,7 @@ from dflash_exp.drafter.shape import DrafterShape
 from dflash_exp.evaluation import Hosts, decode_pairs, evaluation
 from dflash_exp.export import find_drafter
 from dflash_exp.messages import ShareOut
-from dflash_exp.models import LoadedTarget, load
+from dflash_exp.models import EMBEDDED, LoadedTarget, load
 from dflash_exp.paper import Reported, reported
 from dflash_exp.prompt_files import PromptSet, file_prompts
 from dflash_exp.published import load_weights, read_shape
@@ -203,10 +203,17 @@ def decoding_of(config: Config | None, options: EvaluateOptions, eos_ids: tuple[
 def prompt_sets(
     config: Config | None, options: EvaluateOptions, tokenizer: "PreTrainedTokenizerBase"
 ) -> list[PromptSet]:
-    """The file's prompts, else the store's. Raises ValueError."""
+    """The file's prompts, else those of the run's store, else, for the embedded target, those that ship. Raises
+    ValueError."""
     if options.limit is not None and options.limit < 1:
         raise ValueError(f"--limit must be >= 1, got {options.limit}; leave it out for the run's own number")
     limit = options.limit if options.limit is not None or config is None else config.prompts.limit
     if options.prompts is not None:
         return file_prompts(Path(options.prompts), tokenizer, limit)
+    named = None if options.target is None else options.target.path
+    if config is None and named != EMBEDDED:
+        raise ValueError(
+            f"--prompts must name a file for a target other than the embedded one, got none for {named}; the prompts "
+            "that ship are ids of its own vocabulary"
+        )
     return [PromptSet(store_prompts(EMBEDDED_DATA if config is None else config.data, limit))]
