@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from rich.console import Console
@@ -21,19 +21,21 @@ from dflash_exp.console import LastingConsole
 from dflash_exp.data.store import EmbeddedData, Responses, StoreData, TooLong, read_split
 from dflash_exp.decode import DecodeConfig
 from dflash_exp.distributed import devices_in_a_row
-from dflash_exp.doctor.examination import Conversation, Text, examine
+from dflash_exp.doctor.examination import examine
+from dflash_exp.doctor.reading import Conversation, Text
 from dflash_exp.drafter.model import ComputeDtype, Drafter
 from dflash_exp.drafter.session import DraftSession
 from dflash_exp.drafter.shape import DrafterShape
 from dflash_exp.evaluation import Hosts, decode_pairs, evaluation
 from dflash_exp.export import find_drafter
 from dflash_exp.messages import ShareOut
-from dflash_exp.models import LoadedTarget, load
+from dflash_exp.models import EMBEDDED, LoadedTarget, load
 from dflash_exp.paper import Reported, reported
 from dflash_exp.prompt_files import PromptSet, file_prompts
 from dflash_exp.published import load_weights, read_shape
 from dflash_exp.ranks import Alone, share_out
 from dflash_exp.run_directory import finished, free_file, write_json
+from dflash_exp.stop import Stopped
 from dflash_exp.suggest import ConfigError
 from dflash_exp.summary import print_evaluation
 from dflash_exp.target import TargetConfig
@@ -62,7 +64,7 @@ def evaluate(path: Path, config: Config | None, options: EvaluateOptions) -> int
         load_weights(drafter, folder)
         decoding = decoding_of(config, options, target.eos_ids)
         sets = prompt_sets(config, options, target.tokenizer)
-        data = examined_data(_data_of(config, target))
+        data = examined_data(_data_of(config, target, console))
         to_come = config is not None and not finished(path)  # evaluation.json is what its training will write
         wanted = f"evaluation-{folder.name}.json" if to_come else "evaluation.json"
         paper = paper_s(folder, wanted_target.path, sets, decoding, options)
@@ -112,7 +114,21 @@ def score(
     if decoding.temperature > 0:
         return told
     texts = [Text(prompt_P, pair.plain, pair.speculative) for prompt_P, pair in zip(prompts, pairs, strict=True)]
-    return told | {"doctor": examine(target.model, drafter, texts, data, decoding.max_new_tokens, target.words)}
+    examined = examine(
+        target.model, drafter, texts, data, decoding.max_new_tokens, target.words,
+        partial(until_stopped, asked_to_stop, among_ranks),
+    )  # fmt: skip
+    return told | {"doctor": examined}
+
+
+def until_stopped(
+    asked_to_stop: Callable[[], bool], among_ranks: ShareOut, n_items: int, do: Callable[[int], Any]
+) -> list[Any]:
+    """`among_ranks`, but raises Stopped, on all ranks, where one is asked to stop between two items."""
+    told = among_ranks(n_items, lambda i: None if asked_to_stop() else do(i))
+    if None in told:
+        raise Stopped
+    return told
 
 
 def store_prompts(data: EmbeddedData | StoreData, limit: int | None) -> list[Tensor]:
@@ -169,11 +185,14 @@ def target_of(path: Path, config: Config | None, options: EvaluateOptions) -> Ta
     return config.target
 
 
-def _data_of(config: Config | None, target: LoadedTarget) -> EmbeddedData | StoreData | None:
-    """What a drafter was trained on, where that is known."""
-    if config is not None:
-        return config.data
-    return EMBEDDED_DATA if target.is_embedded else None
+def _data_of(config: Config | None, target: LoadedTarget, console: LastingConsole) -> EmbeddedData | StoreData | None:
+    """What a drafter was trained on, where that is known and here: prompts of a file are decoded without it."""
+    if config is None:
+        return EMBEDDED_DATA if target.is_embedded else None
+    if not config.data.folder.is_dir():
+        console.say(f"{config.data.folder} is not here: what the doctor measures on the data is not known")
+        return None
+    return config.data
 
 
 def decoding_of(config: Config | None, options: EvaluateOptions, eos_ids: tuple[int, ...]) -> DecodeConfig:
@@ -186,10 +205,17 @@ def decoding_of(config: Config | None, options: EvaluateOptions, eos_ids: tuple[
 def prompt_sets(
     config: Config | None, options: EvaluateOptions, tokenizer: "PreTrainedTokenizerBase"
 ) -> list[PromptSet]:
-    """The file's prompts, else the store's. Raises ValueError."""
+    """The file's prompts, else those of the run's store, else, for the embedded target, those that ship. Raises
+    ValueError."""
     if options.limit is not None and options.limit < 1:
         raise ValueError(f"--limit must be >= 1, got {options.limit}; leave it out for the run's own number")
     limit = options.limit if options.limit is not None or config is None else config.prompts.limit
     if options.prompts is not None:
         return file_prompts(Path(options.prompts), tokenizer, limit)
+    named = None if options.target is None else options.target.path
+    if config is None and named != EMBEDDED:
+        raise ValueError(
+            f"--prompts must name a file for a target other than the embedded one, got none for {named}; the prompts "
+            "that ship are ids of its own vocabulary"
+        )
     return [PromptSet(store_prompts(EMBEDDED_DATA if config is None else config.data, limit))]

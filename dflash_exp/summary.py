@@ -18,7 +18,7 @@ UNKNOWN_COST = "cost and memory are not known: the target's config.json is not o
 def print_summary(
     console: Console, run_dir: Path, result: Mapping[str, Any], evaluation: Mapping[str, Any] | None, seconds: float
 ) -> None:
-    """What was trained, how it decodes, where everything is."""
+    """What was trained, how it decodes, where everything is; then what the doctor found."""
     table = Table("", "", title="done", show_header=False, title_justify="left")
     table.add_row(
         "trained",
@@ -42,6 +42,8 @@ def print_summary(
     table.add_row("run", str(run_dir))
     table.add_row("took", duration(seconds))
     console.print(table)
+    for line in doctor_lines(None if evaluation is None else evaluation.get("doctor")):
+        console.print(line, highlight=False, markup=False)
 
 
 def print_evaluation(console: Console, evaluation: Mapping[str, Any], paper: Reported | None) -> None:

@@ -3,9 +3,11 @@
 import json
 import shutil
 from collections.abc import Callable
+from io import StringIO
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from dflash_exp.cli import main
 from dflash_exp.compose import compose
@@ -14,6 +16,7 @@ from dflash_exp.door import load
 from dflash_exp.experiment import run
 from dflash_exp.stop import StopSignals
 from dflash_exp.suggest import ConfigError
+from dflash_exp.summary import print_summary
 from dflash_exp.telemetry.sinks import read_records
 from tests.world import VOCAB_SIZE, World, files_of, make_world, result_of, results_only
 
@@ -60,6 +63,15 @@ def test_a_target_spread_over_devices_gives_the_same_records_and_decoded_tokens(
     assert results_only(spread) == results_only(finished_run)
     one, other = (json.loads((run_dir / "evaluation.json").read_text()) for run_dir in (spread, finished_run))
     assert one["tau_pooled"] == other["tau_pooled"] and one["lossless"] == "3/3"
+
+
+def test_the_summary_of_a_run_says_what_the_doctor_found(finished_run: Path) -> None:
+    evaluation = json.loads((finished_run / "evaluation.json").read_text())
+    console = Console(record=True, width=200, file=StringIO())
+    print_summary(console, finished_run, result_of(finished_run), evaluation, 1.0)
+    shown = console.export_text()
+    assert f"τ teacher-forced on its data {evaluation['doctor']['tau_data']:.2f}, on these texts" in shown
+    assert "WARNING data not from the target: " in shown, "the store's tokens are random"
 
 
 def test_where_the_time_went_is_in_the_result_and_nothing_of_it_is_host_bound_on_a_cpu(finished_run: Path) -> None:

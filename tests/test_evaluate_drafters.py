@@ -94,6 +94,23 @@ def test_a_run_its_export_and_speculators_layout_draft_the_same(
     assert of_run["thinking"] is None and of_run["prompts_file"] == str(world.root / "prompts.jsonl")
 
 
+def test_a_run_whose_store_is_elsewhere_decodes_a_file_s_prompts_all_the_same(
+    world: World, run_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    there, elsewhere = world.root / "store", world.root / "elsewhere"
+    there.rename(elsewhere)
+    try:
+        before = set(run_dir.glob("evaluation*"))
+        prompts = ["--prompts", str(world.root / "prompts.jsonl"), "--max-new-tokens", "4"]
+        assert main(["evaluate", str(run_dir), *prompts]) == 0
+        (written,) = set(run_dir.glob("evaluation*")) - before
+        doctor = json.loads(written.read_text())["doctor"]
+        assert doctor["tau_data"] is None and doctor["tau_path"] is not None
+        assert f"{there} is not here" in " ".join(capsys.readouterr().out.split())
+    finally:
+        elsewhere.rename(there)
+
+
 def test_a_target_that_thinks_is_decoded_with_it_off_and_on(
     world: World, run_dir: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -29,7 +29,7 @@ MAY_SEE: dict[str, set[str]] = {
     "target_loading": {"target", "architecture", "layer_split"},
     "decode": {"messages"},
     "evaluation": {"messages", "decode", "stop"},
-    "doctor": {"doctor", "drafter", "decode", "replay", "target"},
+    "doctor": {"messages", "doctor", "drafter", "decode", "replay", "target"},
     "kept": set(),
     "feature_cache": {"messages", "durable", "forwarded"},
     "ranks": set(),

@@ -19,6 +19,10 @@ from torch import Tensor
 from dflash_exp.drafter.layout import BlockLayout
 from dflash_exp.drafter.model import Drafter
 
+SCORES = 2**26
+"""Of attention alive at once, unless one block has more: 64 blocks of 16 slots and 32 heads, on a text of 8,000 tokens,
+have 300M, thrice in fp32."""
+
 
 @dataclass(frozen=True)
 class View:
@@ -44,13 +48,13 @@ def views(block_size: int) -> tuple[View, ...]:
 def drafts_in_view(drafter: Drafter, features_TF: Tensor, tokens_L: Tensor, positions_A: Tensor, view: View) -> Tensor:
     """What is drafted after each of the tokens at `positions_A`, int64 [A, S], all blocks in one pass.
 
-    Memory: A * heads * K * (T + A * K if `across`, else T + K) scores. Tokens and positions lie on the CPU.
+    Memory: `SCORES` scores and one block's logits. Tokens and positions lie on the CPU.
     """
     device = drafter.fc.weight.device
     attend = Dense(positions_A.to(device), view)
     blocks = BlockLayout(tokens_L[positions_A].to(device), positions_A.to(device), attend)
     hidden_ASH = drafter(drafter.context(features_TF[None]), blocks)
-    return F.linear(hidden_ASH, drafter.head_VH).argmax(-1)
+    return torch.stack([F.linear(block_SH, drafter.head_VH).argmax(-1) for block_SH in hidden_ASH])
 
 
 @dataclass(frozen=True)
@@ -66,10 +70,10 @@ class Dense:
             torch.cat([context_BMTE[0], block_AMKE.transpose(0, 1).flatten(1, 2)], dim=1)
             for context_BMTE, block_AMKE in ((k_BMTE, k_AMKE), (v_BMTE, v_AMKE))
         )
-        scores_AMQRC = torch.einsum("amqre,mce->amqrc", q_AMQRE, k_MCE) / math.sqrt(q_AMQRE.shape[-1])
         seen_AC = self._seen(k_BMTE.shape[2], n_anchors, size)
-        weights = scores_AMQRC.float().masked_fill(~seen_AC[:, None, None, None], -math.inf).softmax(-1)
-        return torch.einsum("amqrc,mce->amqre", weights.to(v_MCE.dtype), v_MCE)
+        n_at_once = max(1, SCORES // (q_AMQRE[0, ..., 0].numel() * seen_AC.shape[1]))
+        parts = zip(q_AMQRE.split(n_at_once), seen_AC.split(n_at_once), strict=True)
+        return torch.cat([_attended(q_aMQRE, k_MCE, v_MCE, seen_aC) for q_aMQRE, seen_aC in parts])
 
     def _seen(self, n_context: int, n_anchors: int, size: int) -> Tensor:
         """Bool [A, T + A * K]."""
@@ -77,3 +81,10 @@ class Dense:
         before_AT = torch.arange(n_context, device=device) < self.position_A[:, None] + self.view.ahead
         block_AA = torch.eye(n_anchors, dtype=torch.bool, device=device) | self.view.across
         return torch.cat([before_AT, block_AA.repeat_interleave(size, dim=1)], dim=1)
+
+
+def _attended(q_AMQRE: Tensor, k_MCE: Tensor, v_MCE: Tensor, seen_AC: Tensor) -> Tensor:
+    """[A, M, Q, R, E]; the softmax in fp32."""
+    scores_AMQRC = torch.einsum("amqre,mce->amqrc", q_AMQRE, k_MCE) / math.sqrt(q_AMQRE.shape[-1])
+    weights = scores_AMQRC.float().masked_fill(~seen_AC[:, None, None, None], -math.inf).softmax(-1)
+    return torch.einsum("amqrc,mce->amqre", weights.to(v_MCE.dtype), v_MCE)

@@ -6,23 +6,34 @@ none can. As a real target's hidden states do, its features tell the token that 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from types import SimpleNamespace
 from typing import Any, cast
+from weakref import ref
 
 import pytest
 import torch
 import torch.nn.functional as F
+from rich.console import Console
 from torch import Tensor
 
 from dflash_exp.decode import DecodeConfig, decode
-from dflash_exp.doctor.examination import Conversation, Text, examine
+from dflash_exp.doctor import views as views_module
+from dflash_exp.doctor.examination import examine
+from dflash_exp.doctor.reading import Conversation, Text
 from dflash_exp.doctor.views import Dense, View, drafts_in_view, views
 from dflash_exp.doctor.words import doctor_lines
 from dflash_exp.drafter.layout import BlockLayout
 from dflash_exp.drafter.model import Drafter, initialise
 from dflash_exp.drafter.session import DraftSession, drafts_at
 from dflash_exp.drafter.shape import DrafterShape
+from dflash_exp.models import LoadedTarget
+from dflash_exp.ranks import Alone, share_out
+from dflash_exp.scoring import score
+from dflash_exp.stop import Stopped
 from dflash_exp.target import FrozenTarget
 
 V, H, MAX_NEW = 14, 32, 20
@@ -127,7 +138,12 @@ def examined(target: TableTarget, drafter: Drafter, data: list[Conversation], le
         prompt_P = torch.tensor([4 + (i + 3 * j) % 9 for j in range(lead)] + [6] * i + [9 + i, *ASSISTANT])
         plain = decode(target, prompt_P, None, decoding, 0, lambda: 0.0)
         texts.append(Text(prompt_P, plain, decode(target, prompt_P, DraftSession(drafter), decoding, 0, lambda: 0.0)))
-    return examine(cast(FrozenTarget, target), drafter, texts, data, MAX_NEW, spelt)
+    return examine(cast(FrozenTarget, target), drafter, texts, data, MAX_NEW, spelt, as_json)
+
+
+def as_json(n_items: int, do: Callable[[int], Any]) -> list[Any]:
+    """All of it on this rank, handed round as among several."""
+    return json.loads(json.dumps([do(i) for i in range(n_items)]))
 
 
 def causes(told: dict[str, Any]) -> list[str]:
@@ -243,8 +259,47 @@ def test_a_drafter_that_is_much_worse_on_these_texts_for_no_known_cause_is_said_
     assert "WARNING" in doctor_lines(told)[1]
 
 
-def test_the_right_view_drafts_what_the_drafter_drafts(healthy: Drafter) -> None:
+def test_a_stop_ends_the_examination_between_two_texts(healthy: Drafter) -> None:
+    prompts = [torch.tensor([9 + i, *ASSISTANT]) for i in range(4)]
+    answers = [False] * (len(prompts) + 1)  # each is decoded, one is examined
+    asked = lambda: not answers or answers.pop()  # noqa: E731
+    target = cast(LoadedTarget, SimpleNamespace(model=cycle(), words=spelt))
+    decoding, alone = DecodeConfig(MAX_NEW, 0.0, 0, ()), partial(share_out, Alone())
+    with pytest.raises(Stopped):
+        score(target, healthy, prompts, [], decoding, "latest", Console(quiet=True), asked, alone)
+    assert not answers
+
+
+@dataclass
+class Forgotten(TableTarget):
+    """Whose features are nobody's any more when the next are asked for."""
+
+    made: list[ref[Tensor]] = field(default_factory=list)
+
+    def features(self, tokens_BT: Tensor, lengths_B: Tensor) -> Tensor:
+        assert all(one() is None for one in self.made)
+        features_LF = super().features(tokens_BT, lengths_B)
+        self.made.append(ref(features_LF))
+        return features_LF
+
+
+def test_one_text_s_features_are_held_at_a_time(healthy: Drafter) -> None:
+    target = Forgotten(cycle().next_LV)
+    examined(target, healthy, conversations(cycle()))
+    assert len(target.made) == 4 + 4
+
+
+@pytest.mark.parametrize("scores", [views_module.SCORES, 1], ids=["all blocks at once", "one block at a time"])
+def test_the_right_view_drafts_what_the_drafter_drafts(
+    healthy: Drafter, scores: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(views_module, "SCORES", scores)
+    parts: list[int] = []
+    attended = views_module._attended
+    noted = lambda q, *seen: parts.append(len(q)) or attended(q, *seen)  # noqa: E731
+    monkeypatch.setattr(views_module, "_attended", noted)
     tokens_L = written(cycle(), torch.tensor([9]), 26)
     positions_A = torch.arange(3, 20)
     dense_AS = drafts_in_view(healthy, TABLE_VH[tokens_L], tokens_L, positions_A, RIGHT)
     assert torch.equal(dense_AS, drafts_at(healthy, TABLE_VH[tokens_L], tokens_L, positions_A, 512))
+    assert parts == ([17] if scores > 1 else [1] * 17)
