@@ -1,11 +1,11 @@
 """Block attention: every block sees the context strictly before its anchor, and itself, in one softmax.
 
 In: queries, keys and values of the blocks, keys and values of the context. Out: one vector a query. The anchors of a
-sequence, sorted, go in groups of 16; a group is plain matmuls over its context prefix, and its own blocks' scores are
+sequence, sorted, go in groups of 12; a group is plain matmuls over its context prefix, and its own blocks' scores are
 the last K columns of the same softmax buffer. Groups of the same rank of all sequences run as one batched matmul, so
-one sequence of 2000 tokens takes 4 rounds and forty of 50 take 2. No score is computed between two sequences or two
-blocks. The backward is written out: it keeps one probability buffer a group and no copies of it. Paid for that: memory
-of n_heads * K * sum(prefix) per pass, which `drafter.slots_per_pass` bounds. For inputs in bf16 the scores, the softmax
+one sequence with 64 anchors takes 6 rounds, and so do forty. No score is computed between two sequences or two blocks.
+The backward is written out: it keeps one probability buffer a group and no copies of it. Paid for that: memory of
+n_heads * K * sum(prefix) per pass, which `drafter.slots_per_pass` bounds. For inputs in bf16 the scores, the softmax
 and its backward are in fp32, as is the sum of a context's gradient over its groups; the products are bf16.
 """
 
@@ -21,14 +21,15 @@ import torch
 from torch import Tensor
 from torch.autograd.function import FunctionCtx
 
-GROUP_ANCHORS = 16
-"""Anchors of a group. CPU ms a step on one thread at 8, 16, 32, 64: 1 sequence of 2000 with 64 anchors 123, 133, 146,
-171 (more masked keys); 8 of 250 with 45 each 323, 301, 303, 301 (fewer, larger matmuls)."""
+GROUP_ANCHORS = 12
+"""Anchors of a group. ms of one thread, forward and backward of a layer at 8, 12, 16: 1x1024 with 64 anchors x 8 14.3,
+13.4, 15.5 (larger groups have more masked keys); 8x512 with 64 each 61.7, 65.4, 73.0; 1x4096 with 256 x 16 430, 414,
+437 (fewer, larger matmuls)."""
 
 
 @dataclass(frozen=True)
 class Group:
-    """Up to 16 neighbouring anchors of each of some sequences, and the context they share.
+    """Up to 12 neighbouring anchors of each of some sequences, and the context they share.
 
     A *place* is one of b * M * G; a sequence with fewer anchors repeats its last one, which is computed and dropped.
     """
@@ -51,7 +52,7 @@ class Group:
 
 
 def group_anchors(counts_B: Tensor, positions_A: Tensor, n_kv_heads: int, device: torch.device) -> list[Group]:
-    """Cut the anchors of each sequence into groups of 16; those of equal rank make one `Group`.
+    """Cut the anchors of each sequence into groups of 12; those of equal rank make one `Group`.
 
     counts_B: anchors of each sequence, int64 on the CPU. positions_A: positions, ascending within a sequence, on the
     CPU. The groups' index tensors land on `device`.

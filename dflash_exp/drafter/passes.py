@@ -46,7 +46,7 @@ class GroupedPasses:
         return drafter.context(features_BTF)
 
     def layout(self, drafter: Drafter, anchors: Anchors, first: int, last: int) -> BlockLayout:
-        """The blocks in groups of 16 anchors."""
+        """The blocks in groups of 12 anchors."""
         return anchors.slice(first, last, drafter.shape.n_kv_heads, drafter.fc.weight.device)
 
 

@@ -19,7 +19,7 @@ from dflash_exp.plan.cost import Sizes, Work
 
 FLOAT_BYTES = 4
 """The drafter's weights, their gradients and the optimizer are kept in 32 bits, whatever it computes in."""
-GROUP_ANCHORS = 16
+GROUP_ANCHORS = 12
 """Anchors of a sequence whose attention is computed at once (`drafter/attention.py`)."""
 CHUNK_LOGITS, CHUNK_ROWS = 2**20, 128
 """Logits alive at once: so many, or so many rows of them where that is more (`drafter/loss.py`)."""
@@ -160,7 +160,7 @@ def drafter_activations(models: Models, work: Work, n_sequences: np.ndarray) -> 
         kept       L (4 H + 4 Q + 3 M + 3 I) - (2 H + Q + M), for the first layer projects one mask token for all;
                    L heads (longest + block_size) probabilities of attention
         and then   the largest of: 3 I, in the MLP's backward; 4 H and up to 2^20 logits in all, or 128 rows of them
-                   where that is more, at the head; 2 x one layer's probabilities of a group of 16 anchors less 3 I, in
+                   where that is more, at the head; 2 x one layer's probabilities of a group of 12 anchors less 3 I, in
                    attention's backward
 
     Under flex attention nothing is gathered (no F H) and no probabilities are kept: instead 2 M of every token a layer,
