@@ -7,7 +7,8 @@ import torch
 
 from dflash_exp.data.store import TooLong, read_split
 from dflash_exp.models import EMBEDDED_FILES
-from dflash_exp.target import FrozenTarget, TargetConfig, TargetDtype, load_model
+from dflash_exp.target import FrozenTarget, TargetConfig, TargetDtype
+from dflash_exp.target_loading import load_model
 from tests.benchmarks.automodel_recipe import loader
 from tests.benchmarks.end_to_end import write_conversations
 from tests.benchmarks.target_forward import bare_layers, rounds_of
@@ -27,7 +28,7 @@ def test_the_store_and_the_recipe_s_batches_hold_the_same_tokens_and_supervision
 
 
 def test_the_bare_layers_end_with_the_deepest_tap_s_features_bit_for_bit() -> None:
-    model = load_model(TargetConfig(str(EMBEDDED_FILES / "target"), TargetDtype.FLOAT32), torch.device("cpu"))
+    model = load_model(TargetConfig(str(EMBEDDED_FILES / "target"), TargetDtype.FLOAT32), [torch.device("cpu")])
     target = FrozenTarget(model, (0, 2))
     tokens_BT = torch.arange(24).view(2, 12)
     features_PF = target.features(tokens_BT, torch.tensor([12, 12]))

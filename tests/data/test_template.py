@@ -181,6 +181,15 @@ def test_a_conversation_that_the_template_refuses_is_malformed_and_the_others_ar
     assert str(found[1]) == "the target's chat template refuses it: system turns are not supported"
 
 
+@pytest.mark.parametrize("reach", ["{{ messages.append(1) }}", "{{ messages.__class__.mro }}"])
+def test_what_a_template_may_not_touch_it_may_not_touch_the_second_time(reach: str) -> None:
+    fine, bad = Encoder(with_template(CHATML), False), Encoder(with_template(CHATML + reach), False)
+    assert all(isinstance(one, Encoded) for one in fine.encode([SAMPLE] * 2))
+    found = list(bad.encode([SAMPLE] * 2))
+    assert [type(one) for one in found] == [Malformed] * 2
+    assert all("unsafe" in str(one) or "not safely callable" in str(one) for one in found)
+
+
 def test_of_a_raw_text_everything_is_supervised_and_eos_follows_it(embedded: Any) -> None:
     found = encoded(embedded, Conversation((), "x = 1"))
     assert embedded.decode(found.tokens) == "x = 1<|end|>" and found.supervised.all() and found.ending == "eos"

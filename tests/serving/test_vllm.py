@@ -69,7 +69,7 @@ def _counts(text: Decoded, n_tokens: int, block_size: int) -> Counts:
 
 def ours(folder: Path) -> Ours:
     shape = read_shape(folder)
-    target = load(TargetConfig(EMBEDDED, TargetDtype.FLOAT32), torch.device("cpu"), lambda *_: shape)
+    target = load(TargetConfig(EMBEDDED, TargetDtype.FLOAT32), [torch.device("cpu")], lambda *_: shape)
     drafter = target.new_drafter(ComputeDtype.auto)
     load_weights(drafter, folder)
     return Ours(target, drafter, store_prompts(EMBEDDED_DATA, N_PROMPTS))
