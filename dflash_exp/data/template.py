@@ -88,7 +88,8 @@ class Encoder:
         self._fast.no_padding()
         self._template = tokenizer.chat_template
         # those that the template names: transformers copies all it is handed for every text
-        self._special = {name: value for name, value in tokenizer.special_tokens_map.items() if name in self._template}
+        named: dict[str, Any] = dict(tokenizer.special_tokens_map)
+        self._special = {name: value for name, value in named.items() if name in self._template}
         self._eos = str(tokenizer.eos_token or "")
         self._eos_id = tokenizer.eos_token_id
         self._is_added_V = np.zeros(1 + max(tokenizer.get_vocab().values()), bool)
@@ -224,7 +225,7 @@ def _remember_what_is_safe(template: str) -> None:
     each time is 40 % of writing a conversation in Qwen3's."""
     from transformers.utils.chat_template_utils import _compile_jinja_template  # where the sandbox is kept
 
-    environment = _compile_jinja_template(template).environment
+    environment: Any = _compile_jinja_template(template).environment
     judge, judged = environment.is_safe_attribute, dict[tuple[type, str], bool]()
 
     def remembered(thing: object, attribute: str, value: object) -> bool:
