@@ -113,10 +113,8 @@ def decode_pairs(
         decode(target, prompts[0], start(), warm_up, 0, hosts.clock)
     n_done = 0
 
-    def decoded(number: int) -> list[list[Any]] | None:
+    def decoded(number: int) -> list[list[Any]]:
         nonlocal n_done
-        if hosts.asked_to_stop():
-            return None
         texts: dict[int, list[Any]] = {}
         for way in (0, 1) if number % 2 == 0 else (1, 0):
             texts[way] = list(astuple(decode(target, prompts[number], ways[way](), config, number, hosts.clock)))
@@ -124,10 +122,18 @@ def decode_pairs(
         hosts.progress(n_done, len(prompts))
         return [texts[0], texts[1]]
 
-    told = hosts.share_out(len(prompts), decoded)
+    told = until_stopped(hosts.asked_to_stop, hosts.share_out, len(prompts), decoded)
+    return [DecodedPair(_text(plain), _text(speculative)) for plain, speculative in told]
+
+
+def until_stopped(
+    asked_to_stop: Callable[[], bool], share_out: ShareOut, n_items: int, do: Callable[[int], Any]
+) -> list[Any]:
+    """`share_out`, but raises Stopped, on all ranks, where one is asked to stop between two items."""
+    told = share_out(n_items, lambda i: None if asked_to_stop() else do(i))
     if None in told:
         raise Stopped
-    return [DecodedPair(_text(plain), _text(speculative)) for plain, speculative in told]
+    return told
 
 
 def _text(told: Sequence[Any]) -> Decoded:

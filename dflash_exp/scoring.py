@@ -26,7 +26,7 @@ from dflash_exp.doctor.reading import Conversation, Text
 from dflash_exp.drafter.model import ComputeDtype, Drafter
 from dflash_exp.drafter.session import DraftSession
 from dflash_exp.drafter.shape import DrafterShape
-from dflash_exp.evaluation import Hosts, decode_pairs, evaluation
+from dflash_exp.evaluation import Hosts, decode_pairs, evaluation, until_stopped
 from dflash_exp.export import find_drafter
 from dflash_exp.messages import ShareOut
 from dflash_exp.models import EMBEDDED, LoadedTarget, load
@@ -35,7 +35,6 @@ from dflash_exp.prompt_files import PromptSet, file_prompts
 from dflash_exp.published import load_weights, read_shape
 from dflash_exp.ranks import Alone, share_out
 from dflash_exp.run_directory import finished, free_file, write_json
-from dflash_exp.stop import Stopped
 from dflash_exp.suggest import ConfigError
 from dflash_exp.summary import print_evaluation
 from dflash_exp.target import TargetConfig
@@ -67,18 +66,28 @@ def evaluate(path: Path, config: Config | None, options: EvaluateOptions) -> int
         data = examined_data(_data_of(config, target, console))
         to_come = config is not None and not finished(path)  # evaluation.json is what its training will write
         wanted = f"evaluation-{folder.name}.json" if to_come else "evaluation.json"
-        paper = paper_s(folder, wanted_target.path, sets, decoding, options)
+        paper = paper_s(folder, shape, wanted_target.path, sets, decoding, options)
     except ValueError as error:
         raise ConfigError(str(error)) from error
-    evaluation: dict[str, object] = {}
-    for one in reversed(sets):  # thinking on, then what stands at the top: off, as in the paper
-        figures = score(
-            target, drafter, one.prompts, data, decoding, folder.name, console, lambda: False,
-            partial(share_out, Alone()),
-        )  # fmt: skip
+    scored = lambda prompts: score(  # noqa: E731
+        target, drafter, prompts, data, decoding, folder.name, console, lambda: False, partial(share_out, Alone())
+    )
+    told = by_thinking(sets, lambda one: scored(one.prompts) | {"prompts_file": options.prompts})
+    return keep(path / wanted, told, paper, console)
+
+
+def by_thinking(sets: Sequence[PromptSet], measured: Callable[[PromptSet], dict[str, Any]]) -> dict[str, Any]:
+    """Each setting's figures, thinking on first; what stands at the top is off, as in the paper."""
+    evaluation: dict[str, Any] = {}
+    for one in reversed(sets):
         aside = {"thinking_on": evaluation} if evaluation else {}
-        evaluation = figures | {"thinking": one.thinking, "prompts_file": options.prompts} | aside
-    out = free_file(path / wanted)
+        evaluation = measured(one) | {"thinking": one.thinking} | aside
+    return evaluation
+
+
+def keep(wanted: Path, evaluation: dict[str, Any], paper: Reported | None, console: LastingConsole) -> int:
+    """Write it there, or into the first free name beside it, and show it, which is done whatever the disk says."""
+    out = free_file(wanted)
     try:
         write_json(out, evaluation)
     finally:
@@ -97,7 +106,7 @@ def score(
     console: Console,
     asked_to_stop: Callable[[], bool],
     among_ranks: ShareOut,
-) -> dict[str, object]:
+) -> dict[str, Any]:
     """Decode every prompt plainly and speculatively, and, greedy, explain what came of it. Raises Stopped."""
     if not console.is_terminal:
         console.print(f"decoding {len(prompts)} prompts, plainly and speculatively", highlight=False)
@@ -121,16 +130,6 @@ def score(
     return told | {"doctor": examined}
 
 
-def until_stopped(
-    asked_to_stop: Callable[[], bool], among_ranks: ShareOut, n_items: int, do: Callable[[int], Any]
-) -> list[Any]:
-    """`among_ranks`, but raises Stopped, on all ranks, where one is asked to stop between two items."""
-    told = among_ranks(n_items, lambda i: None if asked_to_stop() else do(i))
-    if None in told:
-        raise Stopped
-    return told
-
-
 def store_prompts(data: EmbeddedData | StoreData, limit: int | None) -> list[Tensor]:
     """The first `limit` prompts of a store."""
     conversations = read_split(data.folder, "prompts", None, TooLong.error)
@@ -152,11 +151,12 @@ def examined_data(data: EmbeddedData | StoreData | None) -> list[Conversation]:
 
 
 def paper_s(
-    folder: Path, target: str, sets: Sequence[PromptSet], decoding: DecodeConfig, options: EvaluateOptions
-) -> Reported | None:
+    folder: Path, shape: DrafterShape, target: str, sets: Sequence[PromptSet], decoding: DecodeConfig,
+    options: EvaluateOptions,
+) -> Reported | None:  # fmt: skip
     """What the paper reports of just this: its drafter, target and benchmark, thinking off, greedily."""
     as_the_paper = sets[0].thinking is False and decoding.temperature == 0
-    return reported(folder, read_shape(folder), target, options.prompts) if as_the_paper else None
+    return reported(folder, shape, target, options.prompts) if as_the_paper else None
 
 
 def check_fits(shape: DrafterShape, target: TargetShape, folder: Path) -> DrafterShape:

@@ -22,14 +22,13 @@ from dflash_exp.export import find_drafter
 from dflash_exp.models import located
 from dflash_exp.paper import Reported
 from dflash_exp.part_workers import Tokens, load_tokenizer
+from dflash_exp.prompt_files import PromptSet
 from dflash_exp.published import read_shape
-from dflash_exp.run_directory import free_file, write_json
-from dflash_exp.scoring import decoding_of, paper_s, prompt_sets, target_of
+from dflash_exp.scoring import by_thinking, decoding_of, keep, paper_s, prompt_sets, target_of
 from dflash_exp.served.engines import Asking
 from dflash_exp.served.figures import served_evaluation
 from dflash_exp.served.measuring import Served, served
 from dflash_exp.suggest import ConfigError
-from dflash_exp.summary import print_evaluation
 
 WRITTEN = "server-evaluation.json"
 
@@ -42,13 +41,7 @@ def evaluate_server(path: Path | None, config: Config | None, options: EvaluateO
         evaluation, paper = _evaluated(path, config, options, console)
     except ValueError as error:
         raise ConfigError(str(error)) from error
-    out = free_file((path or Path(".")) / WRITTEN)
-    try:
-        write_json(out, evaluation)
-    finally:
-        print_evaluation(console, evaluation, paper)
-    console.say(f"written to {out}")
-    return 0
+    return keep((path or Path(".")) / WRITTEN, evaluation, paper, console)
 
 
 def _evaluated(
@@ -57,22 +50,24 @@ def _evaluated(
     """What is written, and what the paper reports of it. Raises ValueError."""
     address, key = _address(options)
     folder = None if path is None else find_drafter(path, options.checkpoint)
-    drafts = None if folder is None else read_shape(folder).block_size - 1
+    shape = None if folder is None else read_shape(folder)
     target = located(target_of(path or Path("."), config, options))
     tokenizer: Any = load_tokenizer(Tokens(target.path, target.trust_remote_code))
     decoding = decoding_of(config, options, ())
     whose = {"prompts_file": options.prompts, "temperature": decoding.temperature, "server": address}
     whose["checkpoint"] = None if folder is None else folder.name
-    evaluation: dict[str, Any] = {}
     sets = prompt_sets(config, options, tokenizer)
-    for one in reversed(sets):  # as scoring.py has them
+
+    def measured(one: PromptSet) -> dict[str, Any]:
         told = _asked(address, key, [prompt.tolist() for prompt in one.prompts], decoding, console)
         figures = served_evaluation(told.completions, partial(tokenizer.encode, add_special_tokens=False))
-        _say(console, told, figures, drafts)
-        aside = {"thinking_on": evaluation} if evaluation else {}
-        figures |= {"thinking": one.thinking, "engine": told.engine, "model": told.model}
-        evaluation = figures | whose | aside
-    return evaluation, None if folder is None else paper_s(folder, target.path, sets, decoding, options)
+        _say(console, told, figures, None if shape is None else shape.block_size - 1)
+        return figures | {"engine": told.engine, "model": told.model} | whose
+
+    evaluation = by_thinking(sets, measured)
+    if folder is None or shape is None:
+        return evaluation, None
+    return evaluation, paper_s(folder, shape, target.path, sets, decoding, options)
 
 
 def _address(options: EvaluateOptions) -> tuple[str, str | None]:

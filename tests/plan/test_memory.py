@@ -5,6 +5,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from dflash_exp.drafter import attention
+from dflash_exp.plan import memory
 from dflash_exp.plan.cost import Work
 from dflash_exp.plan.memory import (
     Models,
@@ -158,3 +160,7 @@ def test_a_target_that_is_spread_is_there_once_and_its_fullest_device_holds_a_pa
     assert peak.as_json(deep, one)["largest_device"] == fullest_part(deep, 2) + peak.target_activations
     assert peak.as_json(deep, two)["total"] == terms + peak.target_weights, "two copies, each on two devices"
     assert peak.as_json(deep, two)["largest_device"] == fullest_part(deep, 2) + peak.target_activations // 2
+
+
+def test_the_plan_which_sees_no_torch_counts_with_the_groups_that_attention_makes() -> None:
+    assert memory.GROUP_ANCHORS == attention.GROUP_ANCHORS

@@ -1,15 +1,10 @@
 """`dflash-exp regenerate` against `transformers serve` on loopback: the words of the target in this process."""
 
 import json
-import socket
-import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
-from urllib.error import URLError
-from urllib.request import urlopen
 
 import pytest
 import torch
@@ -17,6 +12,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from dflash_exp.cli import main
 from dflash_exp.embedded.tokenizer import END_ID, train_tokenizer
+from tests.loopback_server import serving
 from tests.world import VOCAB_SIZE, WORDS
 
 ABSENT = [name for name in ("fastapi", "uvicorn", "openai", "accelerate") if find_spec(name) is None]
@@ -37,31 +33,15 @@ def target(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def address(target: Path) -> Iterator[str]:
+def address(target: Path, tmp_path: Path) -> Iterator[str]:
     """Of a server that has loaded the target."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
-    where = ["--host", "127.0.0.1", "--port", port, "--device", "cpu", "--dtype", "float32"]
-    command = [Path(sys.executable).with_name("transformers"), "serve", target, *where]
-    server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    try:
-        deadline = time.monotonic() + 120
-        while not _answers(f"http://127.0.0.1:{port}/v1/models"):
-            assert server.poll() is None and time.monotonic() < deadline, "transformers serve did not start"
-            time.sleep(0.2)
-        yield f"http://127.0.0.1:{port}/v1"
-    finally:
-        server.kill()
-        server.wait()
 
+    def command(port: str) -> list[str | Path]:
+        where = ["--host", "127.0.0.1", "--port", port, "--device", "cpu", "--dtype", "float32"]
+        return [Path(sys.executable).with_name("transformers"), "serve", target, *where]
 
-def _answers(url: str) -> bool:
-    try:
-        with urlopen(url, timeout=5):
-            return True
-    except (URLError, TimeoutError, ConnectionError):
-        return False
+    with serving(command, tmp_path / "server.log", start_s=120) as address:
+        yield address
 
 
 @pytest.mark.slow

@@ -2,19 +2,15 @@
 
 import os
 import shutil
-import socket
-import subprocess
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from urllib.error import URLError
-from urllib.request import urlopen
 
 from safetensors.torch import load_file, save_file
 
 from dflash_exp.export import WEIGHTS
 from dflash_exp.published import read_shape
+from tests import loopback_server
 
 START_S = 600
 QUIET = {"VLLM_CPU_KVCACHE_SPACE": "1", "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "OMP_NUM_THREADS": "1"}
@@ -34,34 +30,16 @@ def with_first_key_norm(drafter: Path, folder: Path) -> Path:
 def serving(python: Path, target: Path, drafter: Path, log: Path) -> Iterator[str]:
     """The address of a server that has loaded both, in float32: in bf16 logits are often equal, and there greedy texts
     of two implementations part."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
     drafts = read_shape(drafter).block_size - 1
     speculative = f'{{"method": "dflash", "model": "{drafter}", "num_speculative_tokens": {drafts}}}'
-    command = [
-        python, "-m", "vllm.entrypoints.openai.api_server", "--model", target, "--dtype", "float32", "--enforce-eager",
-        "--max-model-len", "4096", "--host", "127.0.0.1", "--port", port, "--speculative-config", speculative,
-    ]  # fmt: skip
     outside = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
-    with log.open("wb") as said:
-        server = subprocess.Popen(command, stdout=said, stderr=said, env=outside | QUIET)
-    try:
-        deadline = time.monotonic() + START_S
-        while not _answers(f"http://127.0.0.1:{port}/v1/models"):
-            assert server.poll() is None and time.monotonic() < deadline, (
-                f"vLLM did not start: {log.read_text()[-3000:]}"
-            )
-            time.sleep(0.5)
-        yield f"http://127.0.0.1:{port}/v1"
-    finally:
-        server.terminate()
-        server.wait()
 
+    def command(port: str) -> list[str | Path]:
+        return [
+            python, "-m", "vllm.entrypoints.openai.api_server", "--model", target, "--dtype", "float32",
+            "--enforce-eager", "--max-model-len", "4096", "--host", "127.0.0.1", "--port", port,
+            "--speculative-config", speculative,
+        ]  # fmt: skip
 
-def _answers(url: str) -> bool:
-    try:
-        with urlopen(url, timeout=5):
-            return True
-    except (URLError, TimeoutError, ConnectionError):
-        return False
+    with loopback_server.serving(command, log, START_S, outside | QUIET) as address:
+        yield address
