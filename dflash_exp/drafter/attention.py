@@ -9,13 +9,14 @@ n_heads * K * sum(prefix) per pass, which `drafter.slots_per_pass` bounds. For i
 and its backward are in fp32, as is the sum of a context's gradient over its groups; the products are bf16.
 """
 
-# B sequences with anchors, T context tokens (longest), A anchors, G anchors of a group, K block keys, Q block queries,
-# N query heads, M key/value heads, R query heads of a key/value head, E head dim, C columns: context prefix + K
+# B sequences with anchors, T context tokens (longest), A anchors, K block keys, Q block queries, N query heads, M
+# key/value heads, R query rows of a key/value head (Q x its query heads), E head dim; P places of blocks, see `Groups`;
+# of a group: b sequences, G anchors each, p places (b * M * G), C columns: context prefix + K
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -29,19 +30,12 @@ GROUP_ANCHORS = 12
 
 @dataclass(frozen=True)
 class Group:
-    """Up to 12 neighbouring anchors of each of some sequences, and the context they share.
-
-    A *place* is one of b * M * G; a sequence with fewer anchors repeats its last one, which is computed and dropped.
-    """
+    """Up to 12 neighbouring anchors of each of some sequences, and the context they share."""
 
     sequences_b: Tensor | None
     """int64, rows of the context; None: all of them, in order."""
-    rows_bMG: Tensor
-    """int64, row of each place in a tensor of A * M rows."""
-    own_bG: Tensor | None
-    """bool [b, 1, G, 1, 1], False where an anchor is a repeated one; None: none is."""
-    kept: Tensor | None
-    """int64, the places (flattened b, M, G) that are not repeated; None: all."""
+    n_anchors: int
+    """Of each sequence; where one has fewer, places are left empty."""
     first: int
     """Context columns before this one are seen by every anchor of the group."""
     prefix: int
@@ -50,53 +44,75 @@ class Group:
     """float32 [b, 1, G, 1, prefix - first], -inf where the column is not before the anchor, else 0: to add it takes a
     seventh of the time of masked_fill_."""
 
+    @property
+    def n_sequences(self) -> int:
+        return len(self.bias_bGc)
 
-def group_anchors(counts_B: Tensor, positions_A: Tensor, n_kv_heads: int, device: torch.device) -> list[Group]:
+    def rows(self, x_pRx: Tensor) -> Tensor:
+        """[p, R, x] -> [b * M, G * R, x], a view: one product over a head's context serves the whole group."""
+        return x_pRx.view(-1, self.n_anchors * x_pRx.shape[1], x_pRx.shape[2])
+
+    def context(self, x_BMTE: Tensor) -> Tensor:
+        """What the group sees of the context, [b * M, prefix, E]."""
+        seen = x_BMTE[:, :, : self.prefix]
+        return (seen if self.sequences_b is None else seen[self.sequences_b]).flatten(0, 1)
+
+
+@dataclass(frozen=True)
+class Groups:
+    """The blocks of a pass, group after group: a group's are neighbours, in the order sequence, head, anchor."""
+
+    groups: list[Group]
+    place_AM: Tensor
+    """int64, where each block's key/value heads lie in that order. Empty places hold zeros, and nothing comes of them."""
+    sizes: list[int]
+    """Places of each group."""
+
+    def split(self, x_Px: Tensor) -> tuple[Tensor, ...]:
+        """A view of each group's places."""
+        return x_Px.split(self.sizes)
+
+
+def group_anchors(counts_B: Tensor, positions_A: Tensor, n_kv_heads: int, device: torch.device) -> Groups:
     """Cut the anchors of each sequence into groups of 12; those of equal rank make one `Group`.
 
     counts_B: anchors of each sequence, int64 on the CPU. positions_A: positions, ascending within a sequence, on the
-    CPU. The groups' index tensors land on `device`.
+    CPU. The index tensors land on `device`.
     """
     starts_B = torch.cumsum(counts_B, 0) - counts_B
+    place_AM = torch.empty(len(positions_A), n_kv_heads, dtype=torch.int64)
     groups: list[Group] = []
+    sizes: list[int] = []
     for low in range(0, int(counts_B.max()), GROUP_ANCHORS):
         sequences_b = torch.nonzero(counts_B > low).flatten()
         left_b = (counts_B[sequences_b] - low).clamp(max=GROUP_ANCHORS)
         place_G = torch.arange(int(left_b.max()))
         own_bG = place_G < left_b[:, None]
         anchors_bG = starts_B[sequences_b, None] + low + torch.minimum(place_G, left_b[:, None] - 1)
+        size = own_bG.numel() * n_kv_heads
+        places_bMG = torch.arange(sum(sizes), sum(sizes) + size).view(len(left_b), n_kv_heads, -1)
+        place_AM[anchors_bG[own_bG]] = places_bMG.transpose(1, 2)[own_bG]
         everyone = len(sequences_b) == len(counts_B)
-        group = _group(anchors_bG, own_bG, positions_A[anchors_bG], n_kv_heads, device)
-        groups.append(group if everyone else replace(group, sequences_b=sequences_b.to(device)))
-    return groups
+        groups.append(_group(None if everyone else sequences_b.to(device), positions_A[anchors_bG], device))
+        sizes.append(size)
+    return Groups(groups, place_AM.flatten().to(device), sizes)
 
 
-def _group(anchors_bG: Tensor, own_bG: Tensor, at_bG: Tensor, n_kv_heads: int, device: torch.device) -> Group:
-    """The group of every sequence; at_bG: the anchors' positions."""
+def _group(sequences_b: Tensor | None, at_bG: Tensor, device: torch.device) -> Group:
+    """at_bG: the anchors' positions; an empty place has that of its sequence's last anchor."""
     first, prefix = int(at_bG.min()), int(at_bG.max())
     bias_bGc = torch.zeros(*at_bG.shape, prefix - first)
     bias_bGc.masked_fill_(torch.arange(first, prefix) >= at_bG[:, :, None], -math.inf)
-    rows_bMG = anchors_bG[:, None, :] * n_kv_heads + torch.arange(n_kv_heads)[:, None]
-    full = bool(own_bG.all())
-    kept = torch.nonzero(own_bG[:, None].expand_as(rows_bMG).flatten()).flatten()
-    return Group(
-        sequences_b=None,
-        rows_bMG=rows_bMG.to(device),
-        own_bG=None if full else own_bG[:, None, :, None, None].to(device),
-        kept=None if full else kept.to(device),
-        first=first,
-        prefix=prefix,
-        bias_bGc=bias_bGc[:, None, :, None, :].to(device),
-    )
+    return Group(sequences_b, at_bG.shape[1], first, prefix, bias_bGc[:, None, :, None, :].to(device))
 
 
 def block_attention(
-    q_AMRE: Tensor, k_AMKE: Tensor, v_AMKE: Tensor, k_BMTE: Tensor, v_BMTE: Tensor, groups: list[Group]
+    q_AMRE: Tensor, k_AMKE: Tensor, v_AMKE: Tensor, k_BMTE: Tensor, v_BMTE: Tensor, groups: Groups
 ) -> Tensor:
     """Attention of every block over its context and itself; R folds the block's queries and the heads of a kv head.
 
-    q [A, M, R, E]; k, v of the block [A, M, K, E]; k, v of the context [B, M, T, E]; all contiguous. Returns
-    [A, M, R, E].
+    q [A, M, R, E], scaled by 1 / sqrt(E); k, v of the block [A, M, K, E]; k, v of the context [B, M, T, E]; all
+    contiguous. Returns [A, M, R, E].
     """
     return _BlockAttention.apply(q_AMRE, k_AMKE, v_AMKE, k_BMTE, v_BMTE, groups)  # type: ignore[no-any-return]
 
@@ -105,7 +121,7 @@ def block_attention(
 class GroupedAttention:
     """Attention of the blocks of one pass: `layout.Attend` for a rectangle of contexts."""
 
-    groups: list[Group]
+    groups: Groups
 
     def __call__(self, q_AMQRE: Tensor, k_AMKE: Tensor, v_AMKE: Tensor, k_BMTE: Tensor, v_BMTE: Tensor) -> Tensor:
         """[A, M, Q, R, E]."""
@@ -114,70 +130,74 @@ class GroupedAttention:
 
 
 class _BlockAttention(torch.autograd.Function):
-    """Forward and backward of `block_attention`, group by group."""
+    """Forward and backward of `block_attention`. Products of a block with itself are one batched matmul for all places,
+    which takes a sixth less than one a group; they are copied into and out of the groups' buffers of scores."""
 
     @staticmethod
     def forward(
-        ctx: FunctionCtx, q: Tensor, k: Tensor, v: Tensor, k_ctx: Tensor, v_ctx: Tensor, groups: list[Group]
+        ctx: FunctionCtx, q: Tensor, k: Tensor, v: Tensor, k_ctx: Tensor, v_ctx: Tensor, groups: Groups
     ) -> Tensor:
-        out = torch.empty_like(q)
-        weights = [_attend(group, q, k, v, k_ctx, v_ctx, out) for group in groups]
-        ctx.save_for_backward(q, k, v, k_ctx, v_ctx, out, *weights)
-        ctx.groups = groups  # type: ignore[attr-defined]
-        return out
+        q_PRE, k_PKE, v_PKE = (_placed(x, groups) for x in (q, k, v))
+        own_PRK, out_PRE = torch.bmm(q_PRE, k_PKE.transpose(1, 2)), torch.empty_like(q_PRE)
+        parts = (groups.split(x) for x in (q_PRE, own_PRK, out_PRE))
+        weights = [_attend(*of_group, k_ctx, v_ctx) for of_group in zip(groups.groups, *parts, strict=True)]
+        out_PRE.baddbmm_(own_PRK, v_PKE)
+        ctx.save_for_backward(q_PRE, k_PKE, v_PKE, own_PRK, out_PRE, k_ctx, v_ctx, *weights)
+        ctx.groups, ctx.n_kv_heads = groups, q.shape[1]  # type: ignore[attr-defined]
+        return _taken(out_PRE, groups, q.shape[1])
 
     @staticmethod
     def backward(ctx: FunctionCtx, d_out: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
-        saved, weights = list(ctx.saved_tensors[:6]), ctx.saved_tensors[6:]  # type: ignore[attr-defined]
-        q, k, v, k_ctx, v_ctx, _ = saved
-        into = [torch.empty_like(x) for x in (q, k, v)] + [torch.zeros_like(x, dtype=_wide(x)) for x in (k_ctx, v_ctx)]
-        for group, p in zip(ctx.groups, weights, strict=True):  # type: ignore[attr-defined]
-            _attend_backward(group, p, d_out.contiguous(), saved, into)
-        return *into, None
+        q_PRE, k_PKE, v_PKE, own_PRK, out_PRE, k_ctx, v_ctx, *weights = ctx.saved_tensors  # type: ignore[attr-defined]
+        groups: Groups = ctx.groups  # type: ignore[attr-defined]
+        d_out_PRE = _placed(d_out.contiguous(), groups)
+        dv_PKE = torch.bmm(own_PRK.transpose(1, 2), d_out_PRE)
+        # The softmax's backward needs sum(p * dp) a row, which is sum(out * d_out): no pass over the scores.
+        delta_PR1 = out_PRE.to(_wide(out_PRE)).mul(d_out_PRE).sum(-1, keepdim=True)
+        d_own_PRK, dq_PRE = torch.bmm(d_out_PRE, v_PKE.transpose(1, 2)), torch.empty_like(q_PRE)
+        into = [torch.zeros_like(x, dtype=_wide(x)) for x in (k_ctx, v_ctx)]
+        parts = (groups.split(x) for x in (q_PRE, d_out_PRE, delta_PR1, d_own_PRK, dq_PRE))
+        for of_group in zip(groups.groups, weights, *parts, strict=True):
+            _attend_backward(*of_group, k_ctx, v_ctx, *into)
+        dk_PKE = torch.bmm(d_own_PRK.transpose(1, 2), q_PRE)
+        dq_PRE.baddbmm_(d_own_PRK, k_PKE)
+        d_blocks = (_taken(x, groups, ctx.n_kv_heads) for x in (dq_PRE, dk_PKE, dv_PKE))  # type: ignore[attr-defined]
+        return *d_blocks, *into, None
 
 
-def _attend(group: Group, q: Tensor, k: Tensor, v: Tensor, k_ctx: Tensor, v_ctx: Tensor, out: Tensor) -> Tensor:
-    """Write the group's rows of `out`; return the probabilities [b, M, G, R, C]."""
-    prefix = group.prefix
-    scores = _scores(group, _take(group, q), _take(group, k), k_ctx, 1 / math.sqrt(q.shape[-1]))
-    scores[..., group.first : prefix].add_(group.bias_bGc)
-    p = torch.softmax(scores, dim=-1).to(q.dtype)
-    result = torch.matmul(p[..., prefix:], _take(group, v))
-    _add_product(_rows(result), _rows(p)[..., :prefix], _context(group, v_ctx))
-    _put(group, out, result)
-    return p
+def _attend(group: Group, q_pRE: Tensor, own_pRK: Tensor, out_pRE: Tensor, k_ctx: Tensor, v_ctx: Tensor) -> Tensor:
+    """The group's probabilities [p, R, C]. Reads the own block's scores and writes their probabilities over them;
+    writes what the context gives to the output."""
+    scores_pRC = _scores(group, q_pRE, own_pRK, k_ctx)
+    by_sequence = scores_pRC.unflatten(0, (group.n_sequences, -1, group.n_anchors))
+    by_sequence[..., group.first : group.prefix].add_(group.bias_bGc)
+    p_pRC = torch.softmax(scores_pRC, dim=-1).to(q_pRE.dtype)
+    own_pRK.copy_(p_pRC[..., group.prefix :])
+    _set_product(group.rows(out_pRE), group.rows(p_pRC)[..., : group.prefix], group.context(v_ctx))
+    return p_pRC
 
 
-def _scores(group: Group, q_bMGRE: Tensor, k_bMGKE: Tensor, k_ctx: Tensor, scale: float) -> Tensor:
-    """scale q k^T over the context prefix and the own block, [b, M, G, R, C], in fp32 at least."""
-    columns = group.prefix + k_bMGKE.shape[-2]
-    scores = q_bMGRE.new_empty(*q_bMGRE.shape[:4], columns, dtype=_wide(q_bMGRE))
-    context = _context(group, k_ctx).transpose(-1, -2)
-    _set_product(_rows(scores)[..., : group.prefix], _rows(q_bMGRE), context, scale)
-    own = torch.matmul(q_bMGRE, k_bMGKE.transpose(-1, -2)).to(scores.dtype)
-    torch.mul(own, scale, out=scores[..., group.prefix :])
-    return scores
+def _attend_backward(
+    group: Group, p_pRC: Tensor, q_pRE: Tensor, d_out_pRE: Tensor, delta_pR1: Tensor, d_own_pRK: Tensor, dq_pRE: Tensor,
+    k_ctx: Tensor, v_ctx: Tensor, dk_ctx: Tensor, dv_ctx: Tensor,
+) -> None:  # fmt: skip
+    """From the output's gradient those of the own block's scores (whose products are read, and written over), of what
+    the queries had of the context, and, added, of the context."""
+    ds_pRC = _scores(group, d_out_pRE, d_own_pRK, v_ctx).sub_(delta_pR1).mul_(p_pRC).to(q_pRE.dtype)
+    d_own_pRK.copy_(ds_pRC[..., group.prefix :])
+    ds_nrc, p_nrc = (group.rows(x)[..., : group.prefix] for x in (ds_pRC, p_pRC))
+    _set_product(group.rows(dq_pRE), ds_nrc, group.context(k_ctx))
+    _add_to_context(group, dk_ctx, ds_nrc.transpose(1, 2), group.rows(q_pRE))
+    _add_to_context(group, dv_ctx, p_nrc.transpose(1, 2), group.rows(d_out_pRE))
 
 
-def _attend_backward(group: Group, p: Tensor, d_out: Tensor, saved: list[Tensor], into: list[Tensor]) -> None:
-    """Write the group's rows of dq, dk, dv and add to the context's; p [b, M, G, R, C] from `_attend`."""
-    q, k, v, k_ctx, v_ctx, out = saved
-    dq, dk, dv, dk_ctx, dv_ctx = into
-    scale, prefix = 1 / math.sqrt(q.shape[-1]), group.prefix
-    q_bMGRE, d_out_bMGRE = _take(group, q), _take(group, d_out)
-    if group.own_bG is not None:
-        d_out_bMGRE.mul_(group.own_bG)
-    # The softmax's backward needs sum(p * dp) a row, which is sum(out * d_out): no pass over the scores.
-    delta = _take(group, out).to(_wide(out)).mul_(d_out_bMGRE).sum(-1, keepdim=True)
-    dp = _scores(group, d_out_bMGRE, _take(group, v), v_ctx, 1.0).sub_(delta).mul_(p).to(q.dtype)
-    q_bMGRE.mul_(scale)
-    _put(group, dv, torch.matmul(p[..., prefix:].transpose(-1, -2), d_out_bMGRE))
-    _put(group, dk, torch.matmul(dp[..., prefix:].transpose(-1, -2), q_bMGRE))
-    own = torch.matmul(dp[..., prefix:], _take(group, k))
-    _add_product(_rows(own), _rows(dp)[..., :prefix], _context(group, k_ctx))
-    _put(group, dq, own.mul_(scale))
-    _add_context(group, dk_ctx, _rows(dp)[..., :prefix].transpose(-1, -2), _rows(q_bMGRE))
-    _add_context(group, dv_ctx, _rows(p)[..., :prefix].transpose(-1, -2), _rows(d_out_bMGRE))
+def _scores(group: Group, x_pRE: Tensor, own_pRK: Tensor, y_BMTE: Tensor) -> Tensor:
+    """x y^T over the context prefix, then the own block's, [p, R, C], in fp32 at least."""
+    scores_pRC = x_pRE.new_empty(*own_pRK.shape[:2], group.prefix + own_pRK.shape[2], dtype=_wide(x_pRE))
+    context_ncE = group.context(y_BMTE)
+    _set_product(group.rows(scores_pRC)[..., : group.prefix], group.rows(x_pRE), context_ncE.transpose(1, 2))
+    scores_pRC[..., group.prefix :] = own_pRK
+    return scores_pRC
 
 
 def _wide(x: Tensor) -> torch.dtype:
@@ -185,55 +205,32 @@ def _wide(x: Tensor) -> torch.dtype:
     return torch.promote_types(x.dtype, torch.float32)
 
 
-def _rows(x_bMGRx: Tensor) -> Tensor:
-    """[b, M, G, R, x] -> [b, M, G * R, x], a view: one matmul over the context serves the whole group."""
-    return x_bMGRx.flatten(2, 3)
+def _placed(x_AMxE: Tensor, groups: Groups) -> Tensor:
+    """The blocks in the groups' order, [P, x, E], a copy."""
+    rows = x_AMxE.flatten(0, 1)
+    return rows.new_zeros(sum(groups.sizes), *rows.shape[1:]).index_copy_(0, groups.place_AM, rows)
 
 
-def _take(group: Group, x_AMxE: Tensor) -> Tensor:
-    """The group's blocks: [A, M, x, E] -> [b, M, G, x, E], a copy."""
-    taken = x_AMxE.flatten(0, 1).index_select(0, group.rows_bMG.flatten())
-    return taken.view(*group.rows_bMG.shape, *x_AMxE.shape[2:])
+def _taken(x_PxE: Tensor, groups: Groups, n_kv_heads: int) -> Tensor:
+    """The reverse of `_placed`."""
+    return x_PxE.index_select(0, groups.place_AM).unflatten(0, (-1, n_kv_heads))
 
 
-def _put(group: Group, into_AMxE: Tensor, x_bMGxE: Tensor) -> None:
-    """The reverse of `_take`; an anchor has one place of its own, so nothing is added up."""
-    places, rows = x_bMGxE.flatten(0, 2), group.rows_bMG.flatten()
-    if group.kept is not None:
-        places, rows = places[group.kept], rows[group.kept]
-    into_AMxE.flatten(0, 1).index_copy_(0, rows, places)
-
-
-def _context(group: Group, x_BMTE: Tensor) -> Tensor:
-    """What the group sees of the context, [b, M, prefix, E]."""
-    seen = x_BMTE[:, :, : group.prefix]
-    return seen if group.sequences_b is None else seen[group.sequences_b]
-
-
-def _add_context(group: Group, into_BMTE: Tensor, a_bMTR: Tensor, b_bMRE: Tensor) -> None:
+def _add_to_context(group: Group, into_BMTE: Tensor, a_ncr: Tensor, b_nrE: Tensor) -> None:
     """Add a b to what the group sees of the context."""
     seen = into_BMTE[:, :, : group.prefix]
-    if group.sequences_b is None:
-        _add_product(seen, a_bMTR, b_bMRE)
+    if group.sequences_b is not None:
+        product = torch.bmm(a_ncr, b_nrE).to(seen.dtype).unflatten(0, (group.n_sequences, -1))
+        seen.index_add_(0, group.sequences_b, product)
+    elif a_ncr.dtype == seen.dtype:
+        seen.flatten(0, 1).baddbmm_(a_ncr, b_nrE)
     else:
-        seen.index_add_(0, group.sequences_b, torch.matmul(a_bMTR, b_bMRE).to(seen.dtype))
+        seen.flatten(0, 1).add_(torch.bmm(a_ncr, b_nrE))
 
 
-def _set_product(into_bMxy: Tensor, a_bMxz: Tensor, b_bMzy: Tensor, scale: float) -> None:
-    """into = scale a b, in one pass where the formats agree: a product beside it, copied, takes half as long again.
-
-    Elsewhere it is copied before it is scaled, for a product scaled in a's format is rounded to it once more.
-    """
-    if a_bMxz.dtype == into_bMxy.dtype:
-        into = into_bMxy.flatten(0, 1)
-        torch.baddbmm(into, a_bMxz.flatten(0, 1), b_bMzy.flatten(0, 1), beta=0, alpha=scale, out=into)
+def _set_product(into_nxy: Tensor, a_nxz: Tensor, b_nzy: Tensor) -> None:
+    """into = a b, in place where the formats agree: a product beside it, copied, takes half as long again."""
+    if a_nxz.dtype == into_nxy.dtype:
+        torch.bmm(a_nxz, b_nzy, out=into_nxy)
     else:
-        into_bMxy.copy_(torch.matmul(a_bMxz, b_bMzy)).mul_(scale)
-
-
-def _add_product(into_bMxy: Tensor, a_bMxz: Tensor, b_bMzy: Tensor) -> None:
-    """into += a b."""
-    if a_bMxz.dtype == into_bMxy.dtype:
-        into_bMxy.flatten(0, 1).baddbmm_(a_bMxz.flatten(0, 1), b_bMzy.flatten(0, 1))
-    else:
-        into_bMxy.add_(torch.matmul(a_bMxz, b_bMzy))
+        into_nxy.copy_(torch.bmm(a_nxz, b_nzy))

@@ -137,6 +137,6 @@ def compiled_flex(backend: str = "inductor") -> Flex:
     compiled = torch.compile(attend, **options)
 
     def flex(q_1NSE: Tensor, k_1MCE: Tensor, v_1MCE: Tensor, mask: BlockMask) -> Tensor:
-        return compiled(q_1NSE, k_1MCE, v_1MCE, block_mask=mask, enable_gqa=True)
+        return compiled(q_1NSE, k_1MCE, v_1MCE, block_mask=mask, scale=1.0, enable_gqa=True)
 
     return flex

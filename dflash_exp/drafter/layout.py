@@ -55,8 +55,8 @@ class Attend(Protocol):
     """How the blocks of one pass see their context and themselves."""
 
     def __call__(self, q_AMQRE: Tensor, k_AMKE: Tensor, v_AMKE: Tensor, k_BMTE: Tensor, v_BMTE: Tensor) -> Tensor:
-        """Queries are the last Q slots of their blocks; keys and values of the blocks, then of the context, as
-        `Passes.context` made it. Returns [A, M, Q, R, E]."""
+        """Queries are the last Q slots of their blocks, scaled by 1 / sqrt(E); keys and values of the blocks, then of
+        the context, as `Passes.context` made it. Returns [A, M, Q, R, E]."""
         ...
 
 

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 
 from dflash_exp.compose import compose
 from dflash_exp.config import identity
-from dflash_exp.drafter.attention import block_attention, group_anchors
+from dflash_exp.drafter.layers import rotate, rotation
 from dflash_exp.drafter.layout import locate_anchors
 from dflash_exp.drafter.loss import head_loss
 from dflash_exp.drafter.model import ComputeDtype, Drafter, DrafterConfig, resolve_shape
@@ -57,18 +57,13 @@ def test_the_gradient_of_the_context_adds_up_over_many_passes_without_loss(kit):
     assert float((at_once - one_by_one).norm() / at_once.norm()) < 2.8e-3
 
 
-def test_scores_in_bf16_are_scaled_in_fp32():
-    """Values are unit vectors, so what comes out is the probabilities. Measured: 1.8e-3 apart; .012 where scores, up to
-    23, are rounded to bf16 once more."""
-    width, size, at = 24, 4, 16
-    draw = torch.Generator().manual_seed(0)
-    q, k, k_ctx = ((3 * torch.randn(1, 1, n, width, generator=draw)).to(BF16) for n in (size, size, at))
-    v_ctx, v = (part[None, None].contiguous() for part in torch.eye(at + size, width, dtype=BF16).split([at, size]))
-    groups = group_anchors(torch.tensor([1]), torch.tensor([at]), 1, CPU)
-    told = block_attention(q, k, v, k_ctx, v_ctx, groups)[..., : at + size]
-    product = torch.cat([q @ k_ctx.mT, q @ k.mT], dim=-1)
-    wanted = (product.float() / width**0.5).softmax(-1)
-    assert float((told.float() - wanted).abs().max()) < 2**-8
+def test_queries_in_bf16_are_scaled_before_they_are_rounded():
+    """Measured: all equal; 74 % where the rounded ones are scaled."""
+    turn, draw = rotation(torch.arange(64), 24, 10000.0, BF16), torch.Generator().manual_seed(0)
+    q_TE, scale = torch.randn(64, 24, generator=draw).to(BF16), 1 / 24**0.5
+    wanted = (rotate(q_TE.float(), turn) * scale).to(BF16)
+    assert float((rotate(q_TE, turn) * scale == wanted).float().mean()) < 0.8
+    assert float((rotate(q_TE, turn.scaled(scale)) == wanted).float().mean()) > 0.99
 
 
 def test_the_loss_is_scaled_in_fp32_not_by_a_scale_in_8_bits():

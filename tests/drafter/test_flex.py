@@ -38,12 +38,12 @@ def backward_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
 def dense(q, k, v, mask):
     """The same scores from the mask's own rule, evaluated everywhere."""
     seen = create_mask(mask.mask_mod, None, None, q.shape[2], k.shape[2], device="cpu")
-    return torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=seen, enable_gqa=True)
+    return torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=seen, scale=1.0, enable_gqa=True)
 
 
 def eager(q, k, v, mask):
     """torch's flex, not compiled."""
-    out = torch_flex.flex_attention(q, k, v, block_mask=mask, enable_gqa=True)
+    out = torch_flex.flex_attention(q, k, v, block_mask=mask, scale=1.0, enable_gqa=True)
     assert isinstance(out, torch.Tensor)
     return out
 
