@@ -27,6 +27,9 @@ class Counts:
     """Steps whose slot k was accepted, k = 1 .. B - 1."""
 
     def __sub__(self, before: Counts) -> Counts:
+        """Raises ValueError where those before cannot be of the same server."""
+        if self.steps < before.steps or len(self.accepted_at) != len(before.accepted_at):
+            raise ValueError("its counters fell between two readings: it was started anew; run evaluate again")
         pairs = zip(self.accepted_at, before.accepted_at, strict=True)
         return Counts(self.steps - before.steps, tuple(now - then for now, then in pairs))
 
