@@ -52,9 +52,9 @@ class Group:
         """[p, R, x] -> [b * M, G * R, x], a view: one product over a head's context serves the whole group."""
         return x_pRx.view(-1, self.n_anchors * x_pRx.shape[1], x_pRx.shape[2])
 
-    def context(self, x_BMTE: Tensor) -> Tensor:
-        """What the group sees of the context, [b * M, prefix, E]."""
-        seen = x_BMTE[:, :, : self.prefix]
+    def context(self, x_BMTE: Tensor, n_columns: int) -> Tensor:
+        """The first columns of the group's context, [b * M, n_columns, E], or as many as there are."""
+        seen = x_BMTE[:, :, :n_columns]
         return (seen if self.sequences_b is None else seen[self.sequences_b]).flatten(0, 1)
 
 
@@ -173,7 +173,7 @@ def _attend(group: Group, q_pRE: Tensor, own_pRK: Tensor, out_pRE: Tensor, k_ctx
     by_sequence[..., group.first : group.prefix].add_(group.bias_bGc)
     p_pRC = torch.softmax(scores_pRC, dim=-1).to(q_pRE.dtype)
     own_pRK.copy_(p_pRC[..., group.prefix :])
-    _set_product(group.rows(out_pRE), group.rows(p_pRC)[..., : group.prefix], group.context(v_ctx))
+    _set_product(group.rows(out_pRE), group.rows(p_pRC)[..., : group.prefix], group.context(v_ctx, group.prefix))
     return p_pRC
 
 
@@ -186,16 +186,19 @@ def _attend_backward(
     ds_pRC = _scores(group, d_out_pRE, d_own_pRK, v_ctx).sub_(delta_pR1).mul_(p_pRC).to(q_pRE.dtype)
     d_own_pRK.copy_(ds_pRC[..., group.prefix :])
     ds_nrc, p_nrc = (group.rows(x)[..., : group.prefix] for x in (ds_pRC, p_pRC))
-    _set_product(group.rows(dq_pRE), ds_nrc, group.context(k_ctx))
+    _set_product(group.rows(dq_pRE), ds_nrc, group.context(k_ctx, group.prefix))
     _add_to_context(group, dk_ctx, ds_nrc.transpose(1, 2), group.rows(q_pRE))
     _add_to_context(group, dv_ctx, p_nrc.transpose(1, 2), group.rows(d_out_pRE))
 
 
 def _scores(group: Group, x_pRE: Tensor, own_pRK: Tensor, y_BMTE: Tensor) -> Tensor:
     """x y^T over the context prefix, then the own block's, [p, R, C], in fp32 at least."""
-    scores_pRC = x_pRE.new_empty(*own_pRK.shape[:2], group.prefix + own_pRK.shape[2], dtype=_wide(x_pRE))
-    context_ncE = group.context(y_BMTE)
-    _set_product(group.rows(scores_pRC)[..., : group.prefix], group.rows(x_pRE), context_ncE.transpose(1, 2))
+    columns = group.prefix + own_pRK.shape[2]
+    scores_pRC = x_pRE.new_empty(*own_pRK.shape[:2], columns, dtype=_wide(x_pRE))
+    # Columns to be written over are filled, too, where there is context for them: a whole buffer takes a third less.
+    context_ncE = group.context(y_BMTE, columns)
+    into_nrc = group.rows(scores_pRC)[..., : context_ncE.shape[1]]
+    _set_product(into_nrc, group.rows(x_pRE), context_ncE.transpose(1, 2))
     scores_pRC[..., group.prefix :] = own_pRK
     return scores_pRC
 
@@ -218,14 +221,12 @@ def _taken(x_PxE: Tensor, groups: Groups, n_kv_heads: int) -> Tensor:
 
 def _add_to_context(group: Group, into_BMTE: Tensor, a_ncr: Tensor, b_nrE: Tensor) -> None:
     """Add a b to what the group sees of the context."""
+    product = torch.bmm(a_ncr, b_nrE).to(into_BMTE.dtype).unflatten(0, (group.n_sequences, -1))
     seen = into_BMTE[:, :, : group.prefix]
-    if group.sequences_b is not None:
-        product = torch.bmm(a_ncr, b_nrE).to(seen.dtype).unflatten(0, (group.n_sequences, -1))
-        seen.index_add_(0, group.sequences_b, product)
-    elif a_ncr.dtype == seen.dtype:
-        seen.flatten(0, 1).baddbmm_(a_ncr, b_nrE)
+    if group.sequences_b is None:
+        seen.add_(product)
     else:
-        seen.flatten(0, 1).add_(torch.bmm(a_ncr, b_nrE))
+        seen.index_add_(0, group.sequences_b, product)
 
 
 def _set_product(into_nxy: Tensor, a_nxz: Tensor, b_nzy: Tensor) -> None:
