@@ -18,6 +18,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.autograd.function import FunctionCtx
@@ -79,31 +80,32 @@ def group_anchors(counts_B: Tensor, positions_A: Tensor, n_kv_heads: int, device
     counts_B: anchors of each sequence, int64 on the CPU. positions_A: positions, ascending within a sequence, on the
     CPU. The index tensors land on `device`.
     """
-    starts_B = torch.cumsum(counts_B, 0) - counts_B
-    place_AM = torch.empty(len(positions_A), n_kv_heads, dtype=torch.int64)
+    counts, positions = counts_B.numpy(), positions_A.numpy()
+    starts, place_S = np.cumsum(counts) - counts, np.arange(counts.max())
+    own_BS = place_S < counts[:, None]
+    at_BS = positions[starts[:, None] + np.minimum(place_S, counts[:, None] - 1)]
+    place_BSM = np.empty((*own_BS.shape, n_kv_heads), dtype=np.int64)
     groups: list[Group] = []
     sizes: list[int] = []
-    for low in range(0, int(counts_B.max()), GROUP_ANCHORS):
-        sequences_b = torch.nonzero(counts_B > low).flatten()
-        left_b = (counts_B[sequences_b] - low).clamp(max=GROUP_ANCHORS)
-        place_G = torch.arange(int(left_b.max()))
-        own_bG = place_G < left_b[:, None]
-        anchors_bG = starts_B[sequences_b, None] + low + torch.minimum(place_G, left_b[:, None] - 1)
-        size = own_bG.numel() * n_kv_heads
-        places_bMG = torch.arange(sum(sizes), sum(sizes) + size).view(len(left_b), n_kv_heads, -1)
-        place_AM[anchors_bG[own_bG]] = places_bMG.transpose(1, 2)[own_bG]
-        everyone = len(sequences_b) == len(counts_B)
-        groups.append(_group(None if everyone else sequences_b.to(device), positions_A[anchors_bG], device))
-        sizes.append(size)
-    return Groups(groups, place_AM.flatten().to(device), sizes)
+    for low in range(0, len(place_S), GROUP_ANCHORS):
+        sequences_b = np.flatnonzero(counts > low)
+        at_bG = at_BS[sequences_b, low : low + GROUP_ANCHORS]
+        everyone = len(sequences_b) == len(counts)
+        groups.append(_group(None if everyone else torch.from_numpy(sequences_b).to(device), at_bG, device))
+        places_bMG = np.arange(at_bG.size * n_kv_heads).reshape(len(at_bG), n_kv_heads, -1) + sum(sizes)
+        place_BSM[sequences_b, low : low + GROUP_ANCHORS] = places_bMG.transpose(0, 2, 1)
+        sizes.append(places_bMG.size)
+    return Groups(groups, torch.from_numpy(place_BSM[own_BS].ravel()).to(device), sizes)
 
 
-def _group(sequences_b: Tensor | None, at_bG: Tensor, device: torch.device) -> Group:
+def _group(sequences_b: Tensor | None, at_bG: np.ndarray, device: torch.device) -> Group:
     """at_bG: the anchors' positions; an empty place has that of its sequence's last anchor."""
     first, prefix = int(at_bG.min()), int(at_bG.max())
-    bias_bGc = torch.zeros(*at_bG.shape, prefix - first)
-    bias_bGc.masked_fill_(torch.arange(first, prefix) >= at_bG[:, :, None], -math.inf)
-    return Group(sequences_b, at_bG.shape[1], first, prefix, bias_bGc[:, None, :, None, :].to(device))
+    unseen_bGc = np.arange(first, prefix) >= at_bG[:, :, None]
+    bias_bGc = np.where(unseen_bGc, np.float32(-math.inf), np.float32(0))
+    return Group(
+        sequences_b, at_bG.shape[1], first, prefix, torch.from_numpy(bias_bGc[:, None, :, None, :]).to(device)
+    )
 
 
 def block_attention(

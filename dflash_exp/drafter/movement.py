@@ -21,11 +21,11 @@ class Movement:
     """Of the same parameters, step after step; the same places on every rank."""
 
     def __init__(self, parameters: Iterable[Tensor]) -> None:
-        self._parameters = list(parameters)
+        self._flat = [parameter.detach().view(-1) for parameter in parameters]
         draw = torch.Generator().manual_seed(0)
-        self._places = [_places(one, draw) for one in self._parameters]
-        stands_for = [torch.full((min(DRAWN, p.numel()),), max(1.0, p.numel() / DRAWN)) for p in self._parameters]
-        self._stands_for_N = torch.cat(stands_for).to(self._parameters[0].device, torch.float64)
+        self._places = [_places(x, draw) for x in self._flat]
+        stands_for = [torch.full((min(DRAWN, len(x)),), max(1.0, len(x) / DRAWN)) for x in self._flat]
+        self._stands_for_N = torch.cat(stands_for).to(self._flat[0].device, torch.float64)
         self._before_N = self._now()
 
     def begin(self) -> None:
@@ -37,14 +37,13 @@ class Movement:
         way_N = (self._now() - self._before_N).double()
         return (way_N.square() @ self._stands_for_N).sqrt()
 
-    @torch.no_grad()
     def _now(self) -> Tensor:
-        flat = (parameter.flatten() for parameter in self._parameters)
-        return torch.cat([x if i is None else x[i] for x, i in zip(flat, self._places, strict=True)])
+        looked_at = zip(self._flat, self._places, strict=True)
+        return torch.cat([x if i is None else x.index_select(0, i) for x, i in looked_at])
 
 
-def _places(parameter: Tensor, draw: torch.Generator) -> Tensor | None:
+def _places(flat: Tensor, draw: torch.Generator) -> Tensor | None:
     """Where a large tensor is looked at, int64, ascending; None: everywhere."""
-    if parameter.numel() <= DRAWN:
+    if len(flat) <= DRAWN:
         return None
-    return torch.randint(parameter.numel(), (DRAWN,), generator=draw).sort().values.to(parameter.device)
+    return torch.randint(len(flat), (DRAWN,), generator=draw).sort().values.to(flat.device)
