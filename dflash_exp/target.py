@@ -14,9 +14,10 @@ never meet, and one that finds no capture there returns at once.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -84,29 +85,53 @@ class TargetConfig:
             raise ValueError(f"target.cache_bytes must be >= 1, got {self.cache_bytes}; target.cache='off' keeps none")
 
 
-@dataclass
-class _Capture:
-    """What the hooks of one forward have seen, by layer."""
-
-    stop_after: int | None
-    hidden: dict[int, Tensor] = field(default_factory=dict)
+Capture = Callable[[int, Tensor], None]
+"""Takes a tap and its hidden states [B, T, H], as soon as a forward has them."""
 
 
 class _DeepestTapSeen(Exception):
     """Leaves a forward whose remaining layers nobody needs."""
 
 
-_capture: ContextVar[_Capture | None] = ContextVar("dflash_exp.target.capture", default=None)
+class _Packing:
+    """Puts the taps of one forward beside one another while they are in the cache: a `Capture`."""
+
+    def __init__(self, taps: Sequence[int], real_P: Tensor) -> None:
+        """`real_P`: int64, rows of the real tokens."""
+        self._taps, self._real_P = taps, real_P
+        self.features_PF: Tensor | None = None
+
+    def __call__(self, tap: int, hidden_BTH: Tensor) -> None:
+        if tap not in self._taps:  # somebody else's, of the same model
+            return
+        hidden_NH = hidden_BTH.flatten(0, 1).to(self._real_P.device)
+        width = hidden_NH.shape[1]
+        if self.features_PF is None:
+            self.features_PF = hidden_NH.new_empty(len(self._real_P), len(self._taps) * width)
+        place = self.features_PF.split(width, dim=1)[self._taps.index(tap)]
+        torch.index_select(hidden_NH, 0, self._real_P, out=place)
+        if tap == self._taps[-1]:
+            raise _DeepestTapSeen
+
+
+_capture: ContextVar[Capture | None] = ContextVar("dflash_exp.target.capture", default=None)
+
+
+@contextmanager
+def _captured_by(capture: Capture) -> Iterator[None]:
+    """The hooks of a forward of this thread call it."""
+    token = _capture.set(capture)
+    try:
+        yield
+    finally:
+        _capture.reset(token)
 
 
 def _keep(layer: int, module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
     """Forward hook of a tapped module: hand its hidden states to the capture of this call, if there is one."""
     capture = _capture.get()
-    if capture is None:
-        return
-    capture.hidden[layer] = output if isinstance(output, Tensor) else output[0]
-    if layer == capture.stop_after:
-        raise _DeepestTapSeen
+    if capture is not None:
+        capture(layer, output if isinstance(output, Tensor) else output[0])
 
 
 class FrozenTarget:
@@ -167,21 +192,12 @@ class FrozenTarget:
         """The same, by one forward."""
         tokens_BT = tokens_BT.to(self.device, non_blocking=True)
         lengths_B = lengths_B.to(self.device, non_blocking=True)
-        capture = _Capture(stop_after=self.taps[-1])
-        token = _capture.set(capture)
-        try:
-            self._decoder(input_ids=tokens_BT, use_cache=False)
-        except _DeepestTapSeen:
-            pass
-        finally:
-            _capture.reset(token)
         real_P = (torch.arange(tokens_BT.shape[1], device=self.device) < lengths_B[:, None]).flatten().nonzero()[:, 0]
-        width, dtype = self.shape.hidden_size, capture.hidden[self.taps[0]].dtype
-        features_PF = torch.empty(len(real_P), len(self.taps) * width, dtype=dtype, device=self.device)
-        for tap, part_PH in zip(self.taps, features_PF.split(width, dim=1), strict=True):
-            hidden_NH = capture.hidden[tap].flatten(0, 1).to(self.device)
-            torch.index_select(hidden_NH, 0, real_P, out=part_PH)  # one copy, where cat is two
-        return features_PF
+        packing = _Packing(self.taps, real_P)
+        with _captured_by(packing), suppress(_DeepestTapSeen):
+            self._decoder(input_ids=tokens_BT, use_cache=False)
+        assert packing.features_PF is not None, "a forward passes its taps"
+        return packing.features_PF
 
     @property
     def token_bytes(self) -> int:
@@ -221,13 +237,10 @@ class TargetSession:
         inputs[self._target.cache_name] = self._cache
         if not self._speculative:
             return self._target.model(**inputs, use_cache=True).logits[0, -n_logits:], None
-        capture = _Capture(stop_after=None)
-        token = _capture.set(capture)
-        try:
+        hidden: dict[int, Tensor] = {}
+        with _captured_by(hidden.__setitem__):
             logits_1NV = self._target.model(**inputs, use_cache=True).logits
-        finally:
-            _capture.reset(token)
-        features_NF = torch.cat([capture.hidden[tap][0].to(self._target.device) for tap in self._target.taps], dim=-1)
+        features_NF = torch.cat([hidden[tap][0].to(self._target.device) for tap in self._target.taps], dim=-1)
         return logits_1NV[0, -n_logits:], features_NF
 
     def drop(self, n_tokens: int) -> None:

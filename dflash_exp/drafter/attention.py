@@ -16,7 +16,9 @@ and its backward are in fp32, as is the sum of a context's gradient over its gro
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -65,13 +67,13 @@ class Groups:
 
     groups: list[Group]
     place_AM: Tensor
-    """int64, where each block's key/value heads lie in that order. Empty places hold zeros, and nothing comes of them."""
+    """int64, where each block's key/value heads lie in that order; other places are empty: zeros, nobody reads them."""
     sizes: list[int]
     """Places of each group."""
 
-    def split(self, x_Px: Tensor) -> tuple[Tensor, ...]:
-        """A view of each group's places."""
-        return x_Px.split(self.sizes)
+    def each(self, *all_Px: Tensor) -> Iterator[tuple[Any, ...]]:
+        """Each group, and what these hold at its places: views."""
+        return zip(self.groups, *(x_Px.split(self.sizes) for x_Px in all_Px), strict=True)
 
 
 def group_anchors(counts_B: Tensor, positions_A: Tensor, n_kv_heads: int, device: torch.device) -> Groups:
@@ -103,9 +105,7 @@ def _group(sequences_b: Tensor | None, at_bG: np.ndarray, device: torch.device) 
     first, prefix = int(at_bG.min()), int(at_bG.max())
     unseen_bGc = np.arange(first, prefix) >= at_bG[:, :, None]
     bias_bGc = np.where(unseen_bGc, np.float32(-math.inf), np.float32(0))
-    return Group(
-        sequences_b, at_bG.shape[1], first, prefix, torch.from_numpy(bias_bGc[:, None, :, None, :]).to(device)
-    )
+    return Group(sequences_b, at_bG.shape[1], first, prefix, torch.from_numpy(bias_bGc[:, None, :, None, :]).to(device))
 
 
 def block_attention(
@@ -141,8 +141,8 @@ class _BlockAttention(torch.autograd.Function):
     ) -> Tensor:
         q_PRE, k_PKE, v_PKE = (_placed(x, groups) for x in (q, k, v))
         own_PRK, out_PRE = torch.bmm(q_PRE, k_PKE.transpose(1, 2)), torch.empty_like(q_PRE)
-        parts = (groups.split(x) for x in (q_PRE, own_PRK, out_PRE))
-        weights = [_attend(*of_group, k_ctx, v_ctx) for of_group in zip(groups.groups, *parts, strict=True)]
+        parts = groups.each(q_PRE, own_PRK, out_PRE)
+        weights = [_attend(group, q_pRE, own_pRK, out_pRE, k_ctx, v_ctx) for group, q_pRE, own_pRK, out_pRE in parts]
         out_PRE.baddbmm_(own_PRK, v_PKE)
         ctx.save_for_backward(q_PRE, k_PKE, v_PKE, own_PRK, out_PRE, k_ctx, v_ctx, *weights)
         ctx.groups, ctx.n_kv_heads = groups, q.shape[1]  # type: ignore[attr-defined]
@@ -158,9 +158,9 @@ class _BlockAttention(torch.autograd.Function):
         delta_PR1 = out_PRE.to(_wide(out_PRE)).mul(d_out_PRE).sum(-1, keepdim=True)
         d_own_PRK, dq_PRE = torch.bmm(d_out_PRE, v_PKE.transpose(1, 2)), torch.empty_like(q_PRE)
         into = [torch.zeros_like(x, dtype=_wide(x)) for x in (k_ctx, v_ctx)]
-        parts = (groups.split(x) for x in (q_PRE, d_out_PRE, delta_PR1, d_own_PRK, dq_PRE))
-        for of_group in zip(groups.groups, weights, *parts, strict=True):
-            _attend_backward(*of_group, k_ctx, v_ctx, *into)
+        parts = groups.each(q_PRE, d_out_PRE, delta_PR1, d_own_PRK, dq_PRE)
+        for p_pRC, (group, *of_group) in zip(weights, parts, strict=True):
+            _attend_backward(group, p_pRC, of_group, (k_ctx, v_ctx), into)
         dk_PKE = torch.bmm(d_own_PRK.transpose(1, 2), q_PRE)
         dq_PRE.baddbmm_(d_own_PRK, k_PKE)
         d_blocks = (_taken(x, groups, ctx.n_kv_heads) for x in (dq_PRE, dk_PKE, dv_PKE))  # type: ignore[attr-defined]
@@ -180,11 +180,12 @@ def _attend(group: Group, q_pRE: Tensor, own_pRK: Tensor, out_pRE: Tensor, k_ctx
 
 
 def _attend_backward(
-    group: Group, p_pRC: Tensor, q_pRE: Tensor, d_out_pRE: Tensor, delta_pR1: Tensor, d_own_pRK: Tensor, dq_pRE: Tensor,
-    k_ctx: Tensor, v_ctx: Tensor, dk_ctx: Tensor, dv_ctx: Tensor,
-) -> None:  # fmt: skip
+    group: Group, p_pRC: Tensor, blocks: list[Tensor], context: tuple[Tensor, Tensor], into: list[Tensor]
+) -> None:
     """From the output's gradient those of the own block's scores (whose products are read, and written over), of what
     the queries had of the context, and, added, of the context."""
+    q_pRE, d_out_pRE, delta_pR1, d_own_pRK, dq_pRE = blocks
+    (k_ctx, v_ctx), (dk_ctx, dv_ctx) = context, into
     ds_pRC = _scores(group, d_out_pRE, d_own_pRK, v_ctx).sub_(delta_pR1).mul_(p_pRC).to(q_pRE.dtype)
     d_own_pRK.copy_(ds_pRC[..., group.prefix :])
     ds_nrc, p_nrc = (group.rows(x)[..., : group.prefix] for x in (ds_pRC, p_pRC))

@@ -197,7 +197,7 @@ def test_plain_decoding_never_captures_or_crops(
         raise AssertionError("plain decoding paid for speculation")
 
     monkeypatch.setattr(TargetSession, "drop", refuse)
-    monkeypatch.setattr("dflash_exp.target._Capture", refuse)
+    monkeypatch.setattr("dflash_exp.target._captured_by", refuse)
     assert len(decode(target, prompt_P, None, GREEDY, 0, clock).tokens) == 24
 
 
