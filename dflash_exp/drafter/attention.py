@@ -26,9 +26,9 @@ from torch import Tensor
 from torch.autograd.function import FunctionCtx
 
 GROUP_ANCHORS = 12
-"""Anchors of a group. ms of one thread, forward and backward of a layer at 8, 12, 16: 1x1024 with 64 anchors x 8 14.3,
-13.4, 15.5 (larger groups have more masked keys); 8x512 with 64 each 61.7, 65.4, 73.0; 1x4096 with 256 x 16 430, 414,
-437 (fewer, larger matmuls)."""
+"""Anchors of a group. ms of two threads, forward and backward of a layer at 8, 12, 16: 1x1024 with 64 anchors x 8 8.1,
+7.3, 8.2 (larger groups have more masked keys, smaller ones more small operations); 8x512 with 64 each 30.4, 32.4, 40.1;
+1x4096 with 256 x 16 242, 239, 268."""
 
 
 @dataclass(frozen=True)
