@@ -54,6 +54,7 @@ def examine(
         seam_in_texts=share_with([[*text.prompt_P.tolist(), *text.plain.tokens] for text in texts], in_data),
         seams=(words(in_texts), words(in_data)),
         n_texts=len(texts),
+        n_places=sum(len(one.drafted.positions_A) for one in reads),
         n_unequal=sum(not _equal(text) for text in texts),
         n_other_steps=sum(_equal(one.text) and one.text.speculative.emitted != one.steps for one in reads),
         tau_float32=_mean(wide),

@@ -17,6 +17,8 @@ MOVED, MOVED_FLOOR = 1.25, 0.05
 """Drafts are moved where this many times as many, and so many more of all, stand elsewhere in the text."""
 ROUNDING = 0.02
 """Part of tau that two ways to the same figure may differ by."""
+LEAST_PLACES = 64
+"""Drafts in texts below which views and moved drafts are not judged: a lucky token in ten would be a finding."""
 DROP = 0.75
 """Of what is accepted of the data, what must be left on the evaluated text to need no explanation."""
 
@@ -46,6 +48,8 @@ class Evidence:
     seams: tuple[str, str]
     """Both as text: of the evaluated, of the data."""
     n_texts: int
+    n_places: int
+    """Drafts made in the texts: what views and moved drafts are judged by."""
     n_unequal: int
     """Speculative texts that are not the plain ones."""
     n_other_steps: int
@@ -93,7 +97,7 @@ def _data(e: Evidence) -> Finding | None:
 
 def _leak(e: Evidence) -> Finding | None:
     right = e.tau_in_right_view
-    if right is None or not e.tau_in_view:
+    if right is None or not e.tau_in_view or e.n_places < LEAST_PLACES:
         return None
     view, tau = max(e.tau_in_view.items(), key=lambda item: item[1])
     if tau - 1 <= GAIN * (right - 1) + GAIN_FLOOR:
@@ -108,7 +112,7 @@ def _leak(e: Evidence) -> Finding | None:
 def _moved(e: Evidence) -> Finding | None:
     shift, share = max(e.share_at.items(), key=lambda item: item[1], default=(0, 0.0))
     right = e.share_at.get(0, 0.0)
-    if shift == 0 or share <= max(MOVED * right, right + MOVED_FLOOR):
+    if shift == 0 or e.n_places < LEAST_PLACES or share <= max(MOVED * right, right + MOVED_FLOOR):
         return None
     way = "later" if shift > 0 else "earlier"
     return Finding(

@@ -6,6 +6,8 @@ In: `doctor` of evaluation.json. Out: the way from training's figure to decoding
 from collections.abc import Mapping
 from typing import Any
 
+from dflash_exp.doctor.findings import LEAST_PLACES
+
 STATIONS = (
     ("tau_data", "on its data"),
     ("tau_path", "on these texts"),
@@ -23,4 +25,9 @@ def doctor_lines(doctor: Mapping[str, Any] | None) -> list[str]:
     found = [f"WARNING {one['cause']}: {one['seen']}; {one['mend']}" for one in doctor["findings"]]
     if doctor["unexplained"] is not None:
         found.append(f"WARNING {doctor['unexplained']}")
+    if doctor.get("n_places", LEAST_PLACES) < LEAST_PLACES:  # not in what was written before it was counted
+        found.append(
+            f"{doctor['n_places']} places in the texts are too few to tell a mask leak or a moved slot from chance: "
+            f"{LEAST_PLACES} are needed, with more prompts or more new tokens"
+        )
     return [f"τ teacher-forced {stations}", *(found or ["no fault shows between training and decoding"])]

@@ -303,3 +303,14 @@ def test_the_right_view_drafts_what_the_drafter_drafts(
     dense_AS = drafts_in_view(healthy, TABLE_VH[tokens_L], tokens_L, positions_A, RIGHT)
     assert torch.equal(dense_AS, drafts_at(healthy, TABLE_VH[tokens_L], tokens_L, positions_A, 512))
     assert parts == ([17] if scores > 1 else [1] * 17)
+
+
+def test_few_places_are_not_judged_and_that_is_said(healthy: Drafter, monkeypatch: pytest.MonkeyPatch) -> None:
+    moved = trained(cycle(), moved=1)
+    told = examined(cycle(), moved, conversations(cycle()))
+    monkeypatch.setattr("dflash_exp.doctor.findings.LEAST_PLACES", told["n_places"])
+    assert causes(examined(cycle(), moved, conversations(cycle()))) == ["off-by-one slot"]
+    monkeypatch.setattr("dflash_exp.doctor.findings.LEAST_PLACES", told["n_places"] + 1)
+    assert causes(examined(cycle(), moved, conversations(cycle()))) == []
+    few = examined(cycle(), healthy, []) | {"n_places": 63}
+    assert doctor_lines(few)[1].startswith("63 places in the texts are too few to tell a mask leak")

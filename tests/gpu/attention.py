@@ -75,7 +75,7 @@ def packed_for(blocks: Blocks, device: torch.device) -> PackedPasses:
 def dense(q_1NSE: Tensor, k_1MCE: Tensor, v_1MCE: Tensor, mask: BlockMask) -> Tensor:
     """Every score, by the mask's own rule."""
     seen = create_mask(mask.mask_mod, None, None, q_1NSE.shape[2], k_1MCE.shape[2], device=str(q_1NSE.device))
-    return F.scaled_dot_product_attention(q_1NSE, k_1MCE, v_1MCE, attn_mask=seen, enable_gqa=True)
+    return F.scaled_dot_product_attention(q_1NSE, k_1MCE, v_1MCE, attn_mask=seen, scale=1.0, enable_gqa=True)
 
 
 def accumulated(blocks: Blocks, passes: Passes, device: torch.device) -> tuple[float, Tensor]:
