@@ -1,5 +1,6 @@
 """Where lines for the user go: rich's console, which here outlives its reader and a full disk."""
 
+import os
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -8,12 +9,16 @@ from rich.console import Console
 
 from dflash_exp.lasting import LastingFile, lasting, text_of
 
+WIDE = 200
+"""Columns of a pipe or a log, which rich takes for 80, and cuts tables to that."""
+
 
 class LastingConsole(Console):
     """On stdout. A line that cannot be written is lost, and nothing else; rich would end the process."""
 
     def __init__(self, quiet: bool = False) -> None:
-        super().__init__(file=lasting(sys.stdout), quiet=quiet)
+        width = None if sys.stdout.isatty() or "COLUMNS" in os.environ else WIDE
+        super().__init__(file=lasting(sys.stdout), quiet=quiet, width=width)
 
     def say(self, line: str) -> None:
         """A line as it is: brackets are no markup, and it wraps where the terminal does."""

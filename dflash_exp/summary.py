@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -86,9 +87,9 @@ def _contents_table(document: Mapping[str, Any]) -> Table:
     cost, held = document["cost"], document["per_bucket"]
     unit, scale = ("", 1.0) if cost is None else _readable(cost["unit"], [*cost["target"], *cost["drafter"]])
     caption = UNKNOWN_COST if cost is None else f"target, drafter: mean {unit} of a batch, {cost['basis']}"
-    table = Table(title="in the buckets", title_justify="left", caption=caption, caption_justify="left")
+    table = _narrow_table("in the buckets", caption)
     for heading in ("bucket", "to", "sequences", "tokens", "anchors", "batches", "padding", "target", "drafter"):
-        table.add_column(heading, justify="right", no_wrap=True)
+        table.add_column(heading, justify="right", overflow="fold")
     for b, count in enumerate(document["counts"]):
         numbers = [_count(held[name], b) for name in ("sequences", "tokens", "anchors")]
         padded = held["padded_tokens"][b]
@@ -99,16 +100,22 @@ def _contents_table(document: Mapping[str, Any]) -> Table:
     return table
 
 
+def _narrow_table(title: str, caption: str) -> Table:
+    """Nine columns of five digits fit into 80."""
+    head_alone = box.SIMPLE_HEAD
+    return Table(
+        title=title, title_justify="left", caption=caption, caption_justify="left", box=head_alone, show_edge=False,
+        padding=(0, 1, 0, 0),
+    )  # fmt: skip
+
+
 def _order_table(document: Mapping[str, Any]) -> Table:
     """What the order does to each bucket."""
-    table = Table(
-        title="in the order",
-        title_justify="left",
-        caption="weight of a token under each loss.reduction, share of the learning rate: 1 is fair",
-        caption_justify="left",
+    table = _narrow_table(
+        "in the order", "weight of a token under each loss.reduction, share of the learning rate: 1 is fair"
     )
     for heading in ("bucket", "batches", "out at", "first 10 %", "weight: epoch", "step", "batch", "lr"):
-        table.add_column(heading, justify="right", no_wrap=True)
+        table.add_column(heading, justify="right", overflow="fold")
     weights, lr_share = document["anchor_weight"], document["lr_share"]
     for b, count in enumerate(document["counts"]):
         figures = [document["exhausted_at"][b], document["pick_rate"]["first_10pct"][b]]

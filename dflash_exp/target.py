@@ -5,8 +5,8 @@ causal attention a real token never sees the padding to its right. The decoder r
 head or cache: 7 of 8 layers for taps [1, 4, 6], 34 of 36 for a Qwen3-4B. Decoding opens a `TargetSession` on the same
 weights, which keeps a cache and captures the taps only when it is asked to.
 
-Captures belong to the call: the hooks on the tapped modules write to a ContextVar, so threads that share a target
-never meet, and one that finds no capture there returns at once.
+Captures belong to the call: the hooks on the tapped modules call the one that a ContextVar holds, so threads that share
+a target never meet, and a hook that finds none returns at once.
 """
 
 # B sequences, T padded tokens, P packed (real) tokens, N new tokens, H hidden, F features (taps x hidden), V vocabulary
@@ -86,7 +86,7 @@ class TargetConfig:
 
 
 Capture = Callable[[int, Tensor], None]
-"""Takes a tap and its hidden states [B, T, H], as soon as a forward has them."""
+"""Takes a tap and its hidden states [B, T, H] as soon as a forward has them; it may raise to end the forward."""
 
 
 class _DeepestTapSeen(Exception):
@@ -94,24 +94,36 @@ class _DeepestTapSeen(Exception):
 
 
 class _Packing:
-    """Puts the taps of one forward beside one another while they are in the cache: a `Capture`."""
+    """Copies the taps of one forward beside one another while they are in the processor's cache: a `Capture`."""
 
     def __init__(self, taps: Sequence[int], real_P: Tensor) -> None:
         """`real_P`: int64, rows of the real tokens."""
         self._taps, self._real_P = taps, real_P
-        self.features_PF: Tensor | None = None
+        self._features_PF: Tensor | None = None
+        self._seen: set[int] = set()
 
     def __call__(self, tap: int, hidden_BTH: Tensor) -> None:
         if tap not in self._taps:  # somebody else's, of the same model
             return
         hidden_NH = hidden_BTH.flatten(0, 1).to(self._real_P.device)
         width = hidden_NH.shape[1]
-        if self.features_PF is None:
-            self.features_PF = hidden_NH.new_empty(len(self._real_P), len(self._taps) * width)
-        place = self.features_PF.split(width, dim=1)[self._taps.index(tap)]
+        if self._features_PF is None:
+            self._features_PF = hidden_NH.new_empty(len(self._real_P), len(self._taps) * width)
+        place = self._features_PF.split(width, dim=1)[self._taps.index(tap)]
         torch.index_select(hidden_NH, 0, self._real_P, out=place)
+        self._seen.add(tap)
         if tap == self._taps[-1]:
             raise _DeepestTapSeen
+
+    def packed(self) -> Tensor:
+        """features_PF. Raises ValueError where the forward went past a tap without calling its layer."""
+        unseen = sorted({*self._taps} - self._seen)
+        if self._features_PF is None or unseen:
+            raise ValueError(
+                f"target.path must name a model that calls every tapped layer, it did not call {unseen}; "
+                "take other drafter.taps"
+            )
+        return self._features_PF
 
 
 _capture: ContextVar[Capture | None] = ContextVar("dflash_exp.target.capture", default=None)
@@ -119,7 +131,7 @@ _capture: ContextVar[Capture | None] = ContextVar("dflash_exp.target.capture", d
 
 @contextmanager
 def _captured_by(capture: Capture) -> Iterator[None]:
-    """The hooks of a forward of this thread call it."""
+    """Within it the hooks of this thread's forwards hand their taps to `capture`."""
     token = _capture.set(capture)
     try:
         yield
@@ -127,7 +139,7 @@ def _captured_by(capture: Capture) -> Iterator[None]:
         _capture.reset(token)
 
 
-def _keep(layer: int, module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
+def _hand_over(layer: int, module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
     """Forward hook of a tapped module: hand its hidden states to the capture of this call, if there is one."""
     capture = _capture.get()
     if capture is not None:
@@ -154,7 +166,7 @@ class FrozenTarget:
         self.cache_name = "cache" if "cache" in inspect.signature(model.forward).parameters else "past_key_values"
         for tap in self.taps:
             tapped = self._decoder if tap == self.shape.n_layers - 1 else layers[tap]
-            tapped.register_forward_hook(partial(_keep, tap))
+            tapped.register_forward_hook(partial(_hand_over, tap))
 
     @property
     def device(self) -> torch.device:
@@ -190,14 +202,13 @@ class FrozenTarget:
     @torch.no_grad()
     def _features(self, tokens_BT: Tensor, lengths_B: Tensor) -> Tensor:
         """The same, by one forward."""
+        # on the CPU, as long as the batch is: to look for rows on a device would wait for it
+        real_P = (torch.arange(tokens_BT.shape[1]) < lengths_B.cpu()[:, None]).flatten().nonzero()[:, 0]
         tokens_BT = tokens_BT.to(self.device, non_blocking=True)
-        lengths_B = lengths_B.to(self.device, non_blocking=True)
-        real_P = (torch.arange(tokens_BT.shape[1], device=self.device) < lengths_B[:, None]).flatten().nonzero()[:, 0]
-        packing = _Packing(self.taps, real_P)
+        packing = _Packing(self.taps, real_P.to(self.device, non_blocking=True))
         with _captured_by(packing), suppress(_DeepestTapSeen):
             self._decoder(input_ids=tokens_BT, use_cache=False)
-        assert packing.features_PF is not None, "a forward passes its taps"
-        return packing.features_PF
+        return packing.packed()
 
     @property
     def token_bytes(self) -> int:

@@ -8,6 +8,7 @@ import pytest
 
 from dflash_exp.cli import main
 from dflash_exp.compose import compose
+from dflash_exp.console import LastingConsole
 from dflash_exp.data.prepare import Row, write_store
 from dflash_exp.plan.batches import TokenBudget
 from dflash_exp.plan.buckets import Single
@@ -17,6 +18,7 @@ from dflash_exp.plan.run_length import EpochSteps
 from dflash_exp.plan.seeds import Seeds
 from dflash_exp.plan.sequences import Sequences
 from dflash_exp.planning import anchor_rule, plan_document, plan_run, step_settings, token_limit
+from dflash_exp.summary import print_plan
 
 LENGTHS = (8, 12, 6, 20, 9, 15, 7, 11)
 
@@ -139,6 +141,22 @@ def test_the_verb_plan_leaves_plan_and_order_and_never_over_another(
     assert document["counts"] == [5, 3] or not from_counts
     assert (document["edges"] is None) == from_counts
     assert sorted(p.name for p in (tmp_path / "out").iterdir()) == ["order.npy", "plan.json", "plan.png"]
+
+
+@pytest.mark.parametrize("columns", ["80", None], ids=["a narrow terminal", "a pipe"])
+def test_the_tables_of_a_plan_cut_no_number_and_no_heading(
+    store: Path, columns: str | None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    if columns is not None:
+        monkeypatch.setenv("COLUMNS", columns)
+    config = compose(overrides(store))
+    document = plan_document(config, plan_run(config))
+    document["edges"] = [8192 for _ in document["edges"]]
+    document["per_bucket"]["tokens"] = [123_456 for _ in document["edges"]]
+    print_plan(LastingConsole(), document)
+    said = capsys.readouterr().out
+    assert "…" not in said and all(word in said for word in ("sequences", "123,456", "8,192", "first 10 %"))
 
 
 def test_a_sweep_of_plans_ends_with_one_table_and_leaves_each_in_a_folder_of_its_own(

@@ -13,9 +13,9 @@ from threading import Thread
 
 import numpy as np
 import torch
-from rich.console import Console
 from rich.table import Table
 
+from dflash_exp.console import LastingConsole
 from dflash_exp.messages import BatchPlan, LossSums, StepResult, StepTiming, TargetFeatures, TokenBatch
 from dflash_exp.pipeline.channel import Channel
 from dflash_exp.pipeline.line import Overlapped, run_overlapped
@@ -156,5 +156,5 @@ def show_line(rounds: int, n_items: int, as_json: bool) -> int:
     table.add_row("of the bound", f"{figures.share_of_bound:.1%}")
     table.add_row("a channel", f"{figures.channel_us_an_item:g} us an item")
     table.add_row("medians of", f"{rounds} rounds")
-    Console().print(table)
+    LastingConsole().print(table)
     return 0

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
-from rich.console import Console
 
 from dflash_exp.bench.alone import alone, first_calls_s, large_epoch
 from dflash_exp.bench.corpus import N_RANKS, build_epoch, made_up_lengths
 from dflash_exp.bench.figures import Figure, Timed, figures_json, figures_table, timed
 from dflash_exp.config import Config
+from dflash_exp.console import LastingConsole
 from dflash_exp.plan.align import Align, Cost, Lpt, NoAlign, sync_efficiency
 from dflash_exp.plan.cost import StageCosts, batch_costs, slower_stage
 from dflash_exp.plan.interleave import Interleave, option_name
@@ -63,7 +63,7 @@ def show_plan_figures(
     if as_json:
         print(figures_json(figures, rounds))
     else:
-        Console().print(figures_table(figures, rounds))
+        LastingConsole().print(figures_table(figures, rounds))
     return 0
 
 

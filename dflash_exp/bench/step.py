@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from rich.console import Console
 
 from dflash_exp.bench.figures import Figure, figures_json, figures_table, median_seconds
 from dflash_exp.bench.made_up_step import SIZES, Given, Size, given, step_on
 from dflash_exp.bench.roofline import roofline
 from dflash_exp.compare.growth_figure import Growth, write_growth_figure
+from dflash_exp.console import LastingConsole
 
 PARTS = {
     "attention": ("_BlockAttention", "_BlockAttentionBackward"),
@@ -61,7 +61,7 @@ def show_step(rounds: int, as_json: bool, figure: Path | None, axes: Axes) -> in
     if as_json:
         print(figures_json(figures, rounds))
     else:
-        Console().print(figures_table(figures, rounds))
+        LastingConsole().print(figures_table(figures, rounds))
     return 0
 
 

@@ -18,7 +18,8 @@ MOVED, MOVED_FLOOR = 1.25, 0.05
 ROUNDING = 0.02
 """Part of tau that two ways to the same figure may differ by."""
 LEAST_PLACES = 64
-"""Drafts in texts below which views and moved drafts are not judged: a lucky token in ten would be a finding."""
+"""Drafts in texts below which views and moved drafts are not judged, for there one draft more moves a share by over a
+hundredth. Not more than the drafts of a text that views are made of (`reading.PLACES`)."""
 DROP = 0.75
 """Of what is accepted of the data, what must be left on the evaluated text to need no explanation."""
 
@@ -49,7 +50,7 @@ class Evidence:
     """Both as text: of the evaluated, of the data."""
     n_texts: int
     n_places: int
-    """Drafts made in the texts: what views and moved drafts are judged by."""
+    """Drafts made in the texts."""
     n_unequal: int
     """Speculative texts that are not the plain ones."""
     n_other_steps: int

@@ -84,7 +84,7 @@ class Dense:
 
 
 def _attended(q_AMQRE: Tensor, k_MCE: Tensor, v_MCE: Tensor, seen_AC: Tensor) -> Tensor:
-    """[A, M, Q, R, E]; the softmax in fp32."""
+    """[A, M, Q, R, E], of queries that are scaled; the softmax in fp32."""
     scores_AMQRC = torch.einsum("amqre,mce->amqrc", q_AMQRE, k_MCE)
     weights = scores_AMQRC.float().masked_fill(~seen_AC[:, None, None, None], -math.inf).softmax(-1)
     return torch.einsum("amqrc,mce->amqre", weights.to(v_MCE.dtype), v_MCE)

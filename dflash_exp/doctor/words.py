@@ -17,7 +17,8 @@ STATIONS = (
 
 
 def doctor_lines(doctor: Mapping[str, Any] | None) -> list[str]:
-    """The stations in one line, then one of each finding; nothing where there was no examination."""
+    """The stations in one line, then one of each finding and of what could not be judged, or that nothing shows; none
+    where there was no examination."""
     if doctor is None:
         return []
     told = [(name, doctor[key]) for key, name in STATIONS]
@@ -27,7 +28,7 @@ def doctor_lines(doctor: Mapping[str, Any] | None) -> list[str]:
         found.append(f"WARNING {doctor['unexplained']}")
     if doctor.get("n_places", LEAST_PLACES) < LEAST_PLACES:  # not in what was written before it was counted
         found.append(
-            f"{doctor['n_places']} places in the texts are too few to tell a mask leak or a moved slot from chance: "
-            f"{LEAST_PLACES} are needed, with more prompts or more new tokens"
+            f"{doctor['n_places']} drafts are too few to judge a mask leak and an off-by-one slot: {LEAST_PLACES} are "
+            "needed, with more prompts or more new tokens"
         )
     return [f"τ teacher-forced {stations}", *(found or ["no fault shows between training and decoding"])]

@@ -4,14 +4,16 @@ In: queries, keys and values of the blocks, keys and values of the context. Out:
 sequence, sorted, go in groups of 12; a group is plain matmuls over its context prefix, and its own blocks' scores are
 the last K columns of the same softmax buffer. Groups of the same rank of all sequences run as one batched matmul, so
 one sequence with 64 anchors takes 6 rounds, and so do forty. No score is computed between two sequences or two blocks.
-The backward is written out: it keeps one probability buffer a group and no copies of it. Paid for that: memory of
-n_heads * K * sum(prefix) per pass, which `drafter.slots_per_pass` bounds. For inputs in bf16 the scores, the softmax
-and its backward are in fp32, as is the sum of a context's gradient over its groups; the products are bf16.
+The backward is written out: it keeps one probability buffer a group, and of each block with itself a copy. Paid for
+that: memory of n_heads * K * sum(prefix + 2 K) per pass, empty places too, which `drafter.slots_per_pass` bounds. For
+inputs in bf16 products are bf16, scores among them; the softmax and its backward are in fp32, as is the sum of a
+context's gradient over its groups.
 """
 
-# B sequences with anchors, T context tokens (longest), A anchors, K block keys, Q block queries, N query heads, M
-# key/value heads, R query rows of a key/value head (Q x its query heads), E head dim; P places of blocks, see `Groups`;
-# of a group: b sequences, G anchors each, p places (b * M * G), C columns: context prefix + K
+# B sequences with anchors, S anchors of the one with most, T context tokens (longest), A anchors, M key/value heads,
+# W those of all anchors (A * M), K block keys, Q block queries, R query heads of a key/value head, Y its query rows
+# (Q * R), E head dim, P places; of a group: b sequences, G anchors each, p places (b * M * G), n = b * M, r = G * Y,
+# C columns (the context prefix, then K), c columns that not all anchors see
 
 from __future__ import annotations
 
@@ -38,7 +40,7 @@ class Group:
     sequences_b: Tensor | None
     """int64, rows of the context; None: all of them, in order."""
     n_anchors: int
-    """Of each sequence; where one has fewer, places are left empty."""
+    """Of each sequence, empty places too."""
     first: int
     """Context columns before this one are seen by every anchor of the group."""
     prefix: int
@@ -51,9 +53,9 @@ class Group:
     def n_sequences(self) -> int:
         return len(self.bias_bGc)
 
-    def rows(self, x_pRx: Tensor) -> Tensor:
-        """[p, R, x] -> [b * M, G * R, x], a view: one product over a head's context serves the whole group."""
-        return x_pRx.view(-1, self.n_anchors * x_pRx.shape[1], x_pRx.shape[2])
+    def rows(self, x_pYx: Tensor) -> Tensor:
+        """[p, Y, x] -> [b * M, G * Y, x], a view: one product over a head's context serves the whole group."""
+        return x_pYx.view(-1, self.n_anchors * x_pYx.shape[1], x_pYx.shape[2])
 
     def context(self, x_BMTE: Tensor, n_columns: int) -> Tensor:
         """The first columns of the group's context, [b * M, n_columns, E], or as many as there are."""
@@ -63,11 +65,15 @@ class Group:
 
 @dataclass(frozen=True)
 class Groups:
-    """The blocks of a pass, group after group: a group's are neighbours, in the order sequence, head, anchor."""
+    """The blocks of a pass, group after group: a group's are neighbours, in the order sequence, head, anchor.
+
+    A *place* is one key/value head of one anchor, or empty, where a sequence has fewer anchors than its group.
+    """
 
     groups: list[Group]
-    place_AM: Tensor
-    """int64, where each block's key/value heads lie in that order; other places are empty: zeros, nobody reads them."""
+    place_W: Tensor
+    """int64, of each anchor's heads, anchor after anchor. Empty places are filled with zeros, which add nothing to a
+    gradient, and nothing is taken out of them."""
     sizes: list[int]
     """Places of each group."""
 
@@ -109,14 +115,14 @@ def _group(sequences_b: Tensor | None, at_bG: np.ndarray, device: torch.device) 
 
 
 def block_attention(
-    q_AMRE: Tensor, k_AMKE: Tensor, v_AMKE: Tensor, k_BMTE: Tensor, v_BMTE: Tensor, groups: Groups
+    q_AMYE: Tensor, k_AMKE: Tensor, v_AMKE: Tensor, k_BMTE: Tensor, v_BMTE: Tensor, groups: Groups
 ) -> Tensor:
-    """Attention of every block over its context and itself; R folds the block's queries and the heads of a kv head.
+    """Attention of every block over its context and itself; Y folds the block's queries and the heads of a kv head.
 
-    q [A, M, R, E], scaled by 1 / sqrt(E); k, v of the block [A, M, K, E]; k, v of the context [B, M, T, E]; all
-    contiguous. Returns [A, M, R, E].
+    q [A, M, Y, E], scaled by 1 / sqrt(E); k, v of the block [A, M, K, E]; k, v of the context [B, M, T, E], which must
+    be contiguous, or every group copies what it sees. Returns [A, M, Y, E].
     """
-    return _BlockAttention.apply(q_AMRE, k_AMKE, v_AMKE, k_BMTE, v_BMTE, groups)  # type: ignore[no-any-return]
+    return _BlockAttention.apply(q_AMYE, k_AMKE, v_AMKE, k_BMTE, v_BMTE, groups)  # type: ignore[no-any-return]
 
 
 @dataclass(frozen=True)
@@ -127,8 +133,8 @@ class GroupedAttention:
 
     def __call__(self, q_AMQRE: Tensor, k_AMKE: Tensor, v_AMKE: Tensor, k_BMTE: Tensor, v_BMTE: Tensor) -> Tensor:
         """[A, M, Q, R, E]."""
-        q_AMRE = q_AMQRE.flatten(2, 3)
-        return block_attention(q_AMRE, k_AMKE, v_AMKE, k_BMTE, v_BMTE, self.groups).view(q_AMQRE.shape)
+        q_AMYE = q_AMQRE.flatten(2, 3)
+        return block_attention(q_AMYE, k_AMKE, v_AMKE, k_BMTE, v_BMTE, self.groups).view(q_AMQRE.shape)
 
 
 class _BlockAttention(torch.autograd.Function):
@@ -139,71 +145,71 @@ class _BlockAttention(torch.autograd.Function):
     def forward(
         ctx: FunctionCtx, q: Tensor, k: Tensor, v: Tensor, k_ctx: Tensor, v_ctx: Tensor, groups: Groups
     ) -> Tensor:
-        q_PRE, k_PKE, v_PKE = (_placed(x, groups) for x in (q, k, v))
-        own_PRK, out_PRE = torch.bmm(q_PRE, k_PKE.transpose(1, 2)), torch.empty_like(q_PRE)
-        parts = groups.each(q_PRE, own_PRK, out_PRE)
-        weights = [_attend(group, q_pRE, own_pRK, out_pRE, k_ctx, v_ctx) for group, q_pRE, own_pRK, out_pRE in parts]
-        out_PRE.baddbmm_(own_PRK, v_PKE)
-        ctx.save_for_backward(q_PRE, k_PKE, v_PKE, own_PRK, out_PRE, k_ctx, v_ctx, *weights)
+        q_PYE, k_PKE, v_PKE = (_placed(x, groups) for x in (q, k, v))
+        own_PYK, out_PYE = torch.bmm(q_PYE, k_PKE.transpose(1, 2)), torch.empty_like(q_PYE)
+        parts = groups.each(q_PYE, own_PYK, out_PYE)
+        weights = [_attend(group, q_pYE, own_pYK, out_pYE, k_ctx, v_ctx) for group, q_pYE, own_pYK, out_pYE in parts]
+        out_PYE.baddbmm_(own_PYK, v_PKE)
+        ctx.save_for_backward(q_PYE, k_PKE, v_PKE, own_PYK, out_PYE, k_ctx, v_ctx, *weights)
         ctx.groups, ctx.n_kv_heads = groups, q.shape[1]  # type: ignore[attr-defined]
-        return _taken(out_PRE, groups, q.shape[1])
+        return _taken(out_PYE, groups, q.shape[1])
 
     @staticmethod
     def backward(ctx: FunctionCtx, d_out: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
-        q_PRE, k_PKE, v_PKE, own_PRK, out_PRE, k_ctx, v_ctx, *weights = ctx.saved_tensors  # type: ignore[attr-defined]
+        q_PYE, k_PKE, v_PKE, own_PYK, out_PYE, k_ctx, v_ctx, *weights = ctx.saved_tensors  # type: ignore[attr-defined]
         groups: Groups = ctx.groups  # type: ignore[attr-defined]
-        d_out_PRE = _placed(d_out.contiguous(), groups)
-        dv_PKE = torch.bmm(own_PRK.transpose(1, 2), d_out_PRE)
+        d_out_PYE = _placed(d_out, groups)
+        dv_PKE = torch.bmm(own_PYK.transpose(1, 2), d_out_PYE)
         # The softmax's backward needs sum(p * dp) a row, which is sum(out * d_out): no pass over the scores.
-        delta_PR1 = out_PRE.to(_wide(out_PRE)).mul(d_out_PRE).sum(-1, keepdim=True)
-        d_own_PRK, dq_PRE = torch.bmm(d_out_PRE, v_PKE.transpose(1, 2)), torch.empty_like(q_PRE)
+        delta_PY1 = out_PYE.to(_wide(out_PYE)).mul(d_out_PYE).sum(-1, keepdim=True)
+        d_own_PYK, dq_PYE = torch.bmm(d_out_PYE, v_PKE.transpose(1, 2)), torch.empty_like(q_PYE)
         into = [torch.zeros_like(x, dtype=_wide(x)) for x in (k_ctx, v_ctx)]
-        parts = groups.each(q_PRE, d_out_PRE, delta_PR1, d_own_PRK, dq_PRE)
-        for p_pRC, (group, *of_group) in zip(weights, parts, strict=True):
-            _attend_backward(group, p_pRC, of_group, (k_ctx, v_ctx), into)
-        dk_PKE = torch.bmm(d_own_PRK.transpose(1, 2), q_PRE)
-        dq_PRE.baddbmm_(d_own_PRK, k_PKE)
-        d_blocks = (_taken(x, groups, ctx.n_kv_heads) for x in (dq_PRE, dk_PKE, dv_PKE))  # type: ignore[attr-defined]
+        parts = groups.each(q_PYE, d_out_PYE, delta_PY1, d_own_PYK, dq_PYE)
+        for p_pYC, (group, *of_group) in zip(weights, parts, strict=True):
+            _attend_backward(group, p_pYC, of_group, (k_ctx, v_ctx), into)
+        dk_PKE = torch.bmm(d_own_PYK.transpose(1, 2), q_PYE)
+        dq_PYE.baddbmm_(d_own_PYK, k_PKE)
+        d_blocks = (_taken(x, groups, ctx.n_kv_heads) for x in (dq_PYE, dk_PKE, dv_PKE))  # type: ignore[attr-defined]
         return *d_blocks, *into, None
 
 
-def _attend(group: Group, q_pRE: Tensor, own_pRK: Tensor, out_pRE: Tensor, k_ctx: Tensor, v_ctx: Tensor) -> Tensor:
-    """The group's probabilities [p, R, C]. Reads the own block's scores and writes their probabilities over them;
+def _attend(group: Group, q_pYE: Tensor, own_pYK: Tensor, out_pYE: Tensor, k_ctx: Tensor, v_ctx: Tensor) -> Tensor:
+    """The group's probabilities [p, Y, C]. Reads the own block's scores and writes their probabilities over them;
     writes what the context gives to the output."""
-    scores_pRC = _scores(group, q_pRE, own_pRK, k_ctx)
-    by_sequence = scores_pRC.unflatten(0, (group.n_sequences, -1, group.n_anchors))
-    by_sequence[..., group.first : group.prefix].add_(group.bias_bGc)
-    p_pRC = torch.softmax(scores_pRC, dim=-1).to(q_pRE.dtype)
-    own_pRK.copy_(p_pRC[..., group.prefix :])
-    _set_product(group.rows(out_pRE), group.rows(p_pRC)[..., : group.prefix], group.context(v_ctx, group.prefix))
-    return p_pRC
+    scores_pYC = _scores(group, q_pYE, own_pYK, k_ctx)
+    scores_bMGYC = scores_pYC.unflatten(0, (group.n_sequences, -1, group.n_anchors))
+    scores_bMGYC[..., group.first : group.prefix].add_(group.bias_bGc)
+    p_pYC = torch.softmax(scores_pYC, dim=-1).to(q_pYE.dtype)
+    own_pYK.copy_(p_pYC[..., group.prefix :])
+    _set_product(group.rows(out_pYE), group.rows(p_pYC)[..., : group.prefix], group.context(v_ctx, group.prefix))
+    return p_pYC
 
 
 def _attend_backward(
-    group: Group, p_pRC: Tensor, blocks: list[Tensor], context: tuple[Tensor, Tensor], into: list[Tensor]
+    group: Group, p_pYC: Tensor, blocks: list[Tensor], context: tuple[Tensor, Tensor], into: list[Tensor]
 ) -> None:
-    """From the output's gradient those of the own block's scores (whose products are read, and written over), of what
-    the queries had of the context, and, added, of the context."""
-    q_pRE, d_out_pRE, delta_pR1, d_own_pRK, dq_pRE = blocks
+    """Reads in d_own the gradient of the own block's probabilities, and writes that of its scores over it; writes the
+    context's part of dq; adds to the gradients of the context."""
+    q_pYE, d_out_pYE, delta_pY1, d_own_pYK, dq_pYE = blocks
     (k_ctx, v_ctx), (dk_ctx, dv_ctx) = context, into
-    ds_pRC = _scores(group, d_out_pRE, d_own_pRK, v_ctx).sub_(delta_pR1).mul_(p_pRC).to(q_pRE.dtype)
-    d_own_pRK.copy_(ds_pRC[..., group.prefix :])
-    ds_nrc, p_nrc = (group.rows(x)[..., : group.prefix] for x in (ds_pRC, p_pRC))
-    _set_product(group.rows(dq_pRE), ds_nrc, group.context(k_ctx, group.prefix))
-    _add_to_context(group, dk_ctx, ds_nrc.transpose(1, 2), group.rows(q_pRE))
-    _add_to_context(group, dv_ctx, p_nrc.transpose(1, 2), group.rows(d_out_pRE))
+    ds_pYC = _scores(group, d_out_pYE, d_own_pYK, v_ctx).sub_(delta_pY1).mul_(p_pYC).to(q_pYE.dtype)
+    d_own_pYK.copy_(ds_pYC[..., group.prefix :])
+    ds_nrc, p_nrc = (group.rows(x)[..., : group.prefix] for x in (ds_pYC, p_pYC))
+    _set_product(group.rows(dq_pYE), ds_nrc, group.context(k_ctx, group.prefix))
+    _add_to_context(group, dk_ctx, ds_nrc.transpose(1, 2), group.rows(q_pYE))
+    _add_to_context(group, dv_ctx, p_nrc.transpose(1, 2), group.rows(d_out_pYE))
 
 
-def _scores(group: Group, x_pRE: Tensor, own_pRK: Tensor, y_BMTE: Tensor) -> Tensor:
-    """x y^T over the context prefix, then the own block's, [p, R, C], in fp32 at least."""
-    columns = group.prefix + own_pRK.shape[2]
-    scores_pRC = x_pRE.new_empty(*own_pRK.shape[:2], columns, dtype=_wide(x_pRE))
+def _scores(group: Group, x_pYE: Tensor, own_pYK: Tensor, y_BMTE: Tensor) -> Tensor:
+    """x y^T over the context prefix, then the own block's, [p, Y, C], in fp32 at least."""
+    columns = group.prefix + own_pYK.shape[2]
+    scores_pYC = x_pYE.new_empty(*own_pYK.shape[:2], columns, dtype=_wide(x_pYE))
     # Columns to be written over are filled, too, where there is context for them: a whole buffer takes a third less.
     context_ncE = group.context(y_BMTE, columns)
-    into_nrc = group.rows(scores_pRC)[..., : context_ncE.shape[1]]
-    _set_product(into_nrc, group.rows(x_pRE), context_ncE.transpose(1, 2))
-    scores_pRC[..., group.prefix :] = own_pRK
-    return scores_pRC
+    into_nrc = group.rows(scores_pYC)[..., : context_ncE.shape[1]]
+    _set_product(into_nrc, group.rows(x_pYE), context_ncE.transpose(1, 2))
+    scores_pYC[..., group.prefix :] = own_pYK
+    return scores_pYC
 
 
 def _wide(x: Tensor) -> torch.dtype:
@@ -214,12 +220,12 @@ def _wide(x: Tensor) -> torch.dtype:
 def _placed(x_AMxE: Tensor, groups: Groups) -> Tensor:
     """The blocks in the groups' order, [P, x, E], a copy."""
     rows = x_AMxE.flatten(0, 1)
-    return rows.new_zeros(sum(groups.sizes), *rows.shape[1:]).index_copy_(0, groups.place_AM, rows)
+    return rows.new_zeros(sum(groups.sizes), *rows.shape[1:]).index_copy_(0, groups.place_W, rows)
 
 
 def _taken(x_PxE: Tensor, groups: Groups, n_kv_heads: int) -> Tensor:
     """The reverse of `_placed`."""
-    return x_PxE.index_select(0, groups.place_AM).unflatten(0, (-1, n_kv_heads))
+    return x_PxE.index_select(0, groups.place_W).unflatten(0, (-1, n_kv_heads))
 
 
 def _add_to_context(group: Group, into_BMTE: Tensor, a_ncr: Tensor, b_nrE: Tensor) -> None:

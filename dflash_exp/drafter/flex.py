@@ -32,7 +32,7 @@ LEAST_HEAD_DIM = 16
 """Of the kernel."""
 
 Flex = Callable[[Tensor, Tensor, Tensor, BlockMask], Tensor]
-"""q [1, N, S, E], k and v [1, M, C, E], what sees what -> [1, N, S, E]."""
+"""q [1, N, S, E], scaled already, k and v [1, M, C, E], what sees what -> [1, N, S, E]; it must not scale again."""
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,8 @@ from dflash_exp.drafter.shape import DrafterShape
 
 @dataclass(frozen=True)
 class Rotation:
-    """RoPE's cosines and sines, [..., E / 2], in a shape that broadcasts over what they turn."""
+    """RoPE's cosines and sines, [..., E / 2], in a shape that broadcasts over what they turn; times a factor where
+    `scaled`."""
 
     cos: Tensor
     sin: Tensor
@@ -35,7 +36,7 @@ class Rotation:
         return Rotation(self.cos.reshape(shape), self.sin.reshape(shape))
 
     def scaled(self, factor: float) -> Rotation:
-        """The same angles, which stretch what they turn, too."""
+        """The same angles, which also multiply what they turn by `factor`."""
         return Rotation(self.cos * factor, self.sin * factor)
 
     def last(self, n_slots: int) -> Rotation:
@@ -98,6 +99,22 @@ class _RmsNorm(torch.autograd.Function):
         return d_x.to(x.dtype), d_weight, None
 
 
+@dataclass(frozen=True)
+class BlockTurns:
+    """Of every slot of the blocks of a pass; that of queries scales them by 1 / sqrt(E), too, in the format that angles
+    are in."""
+
+    queries_AK: Rotation
+    keys_AK: Rotation
+
+
+def block_turns(position_A: Tensor, block_size: int, head_dim: int, theta: float, dtype: torch.dtype) -> BlockTurns:
+    """Of blocks that begin at these positions."""
+    slots_AK = position_A[:, None] + torch.arange(block_size, device=position_A.device)
+    turn_AK = rotation(slots_AK, head_dim, theta, dtype)
+    return BlockTurns(queries_AK=turn_AK.scaled(1 / math.sqrt(head_dim)), keys_AK=turn_AK)
+
+
 def rotate(x: Tensor, turn: Rotation) -> Tensor:
     """RoPE with halves as pairs (x[i], x[i + E/2]), as Qwen3 does; the result is contiguous whatever x's strides."""
     return _Rotate.apply(x, turn.cos, turn.sin)  # type: ignore[no-any-return]
@@ -158,15 +175,15 @@ class Attention(nn.Module):
         k_AKME: Tensor,
         v_AKME: Tensor,
         context: tuple[Tensor, Tensor],
-        turn_AK: Rotation,
+        turns: BlockTurns,
         attend: Attend,
     ) -> Tensor:
         """Blocks' attention output after o_proj, [A, Q, H]; queries are the last Q slots of their blocks."""
         n_anchors, n_queries = q_AQMRE.shape[:2]
         size, width = k_AKME.shape[1], self.head_dim // 2
-        turn_AQ = turn_AK.last(n_queries).scaled(1 / math.sqrt(self.head_dim))
+        turn_AQ = turns.queries_AK.last(n_queries)
         q_AMQRE = rotate(q_AQMRE.permute(0, 2, 1, 3, 4), turn_AQ.view(n_anchors, 1, n_queries, 1, width))
-        k_AMKE = rotate(k_AKME.transpose(1, 2), turn_AK.view(n_anchors, 1, size, width))
+        k_AMKE = rotate(k_AKME.transpose(1, 2), turns.keys_AK.view(n_anchors, 1, size, width))
         v_AMKE = v_AKME.transpose(1, 2).contiguous()
         heads_AQMRE = attend(q_AMQRE, k_AMKE, v_AMKE, *context).permute(0, 2, 1, 3, 4)
         return self.o_proj(heads_AQMRE.reshape(n_anchors, n_queries, -1))

@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dflash_exp.drafter.flex import LEAST_HEAD_DIM
-from dflash_exp.drafter.layers import Layer, Linear, RmsNorm, rotation
+from dflash_exp.drafter.layers import Layer, Linear, RmsNorm, block_turns, rotation
 from dflash_exp.drafter.layout import BlockLayout
 from dflash_exp.drafter.shape import DrafterShape, TargetDims, target_layer_ids
 
@@ -167,8 +167,7 @@ class Drafter(nn.Module):
     def forward(self, context: Context, blocks: BlockLayout) -> Tensor:
         """Hidden states of slots 1..K-1 after the final norm, [A, S, H]."""
         size, last = self.shape.block_size, self.shape.n_layers - 1
-        slots_AK = blocks.position_A[:, None] + torch.arange(size, device=blocks.position_A.device)
-        turn_AK = rotation(slots_AK, self.shape.head_dim, self.shape.rope_theta, self.compute_dtype)
+        turns = block_turns(blocks.position_A, size, self.shape.head_dim, self.shape.rope_theta, self.compute_dtype)
         mask = blocks.token_A.new_full((1,), self.shape.mask_token_id)
         tokens_nH = F.embedding(torch.cat([blocks.token_A, mask]), self.embed_VH)
         x_AQH = _spread(tokens_nH, size)
@@ -179,7 +178,7 @@ class Drafter(nn.Module):
                 q, k, v = _spread(q, size), _spread(k, size), _spread(v, size)
             if i == last:
                 q, x_AQH = q[:, 1:], x_AQH[:, 1:]
-            x_AQH = layer.mix(x_AQH, layer.self_attn(q, k, v, layer_context, turn_AK, blocks.attend))
+            x_AQH = layer.mix(x_AQH, layer.self_attn(q, k, v, layer_context, turns, blocks.attend))
         return self.norm(x_AQH)
 
     def _layer(self, i: int) -> Layer:

@@ -18,7 +18,7 @@ DRAWN = 1024
 
 
 class Movement:
-    """Of the same parameters, step after step; the same places on every rank."""
+    """Of the same parameters, which keep their storage, step after step; the same places on every rank."""
 
     def __init__(self, parameters: Iterable[Tensor]) -> None:
         self._flat = [parameter.detach().view(-1) for parameter in parameters]

@@ -158,10 +158,13 @@ def drafter_activations(models: Models, work: Work, n_sequences: np.ndarray) -> 
     2 M. Of every slot of the largest pass, of which a batch has min(slots_per_pass, its own):
 
         kept       L (4 H + 4 Q + 3 M + 3 I) - (2 H + Q + M), for the first layer projects one mask token for all;
-                   L heads (longest + block_size) probabilities of attention
+                   L heads (longest + 2 block_size) probabilities of attention, a block's with itself twice
         and then   the largest of: 3 I, in the MLP's backward; 4 H and up to 2^20 logits in all, or 128 rows of them
                    where that is more, at the head; 2 x one layer's probabilities of a group of 12 anchors less 3 I, in
                    attention's backward
+
+    Attention also computes at places without an anchor, where one of a batch's sequences has fewer than another in the
+    last of their groups: not counted, and the largest part where sequences have a few anchors each.
 
     Under flex attention nothing is gathered (no F H) and no probabilities are kept: instead 2 M of every token a layer,
     keys and values beside the slots', and their gradients with the queries' in the backward (counted, not measured).
@@ -179,7 +182,7 @@ def drafter_activations(models: Models, work: Work, n_sequences: np.ndarray) -> 
     a_pass = max(models.block_size, models.slots_per_pass // models.block_size * models.block_size)
     slots = np.minimum(work.slots, a_pass)
     longest = work.padded_tokens / n_sequences
-    kept = slots * sizes.n_heads * (longest + models.block_size)
+    kept = slots * sizes.n_heads * (longest + 2 * models.block_size)
     per_slot = layers * (4 * hidden + 4 * queries + 3 * keys + 3 * inner) - (2 * hidden + queries + keys)
     group = np.minimum(1.0, GROUP_ANCHORS * models.block_size * n_sequences / np.maximum(work.slots, 1))
     at_head = slots * 4 * hidden + wider * np.minimum(

@@ -28,10 +28,13 @@ class Counts:
 
     def __sub__(self, before: Counts) -> Counts:
         """Raises ValueError where those before cannot be of the same server."""
-        if self.steps < before.steps or len(self.accepted_at) != len(before.accepted_at):
-            raise ValueError("its counters fell between two readings: it was started anew; run evaluate again")
-        pairs = zip(self.accepted_at, before.accepted_at, strict=True)
-        return Counts(self.steps - before.steps, tuple(now - then for now, then in pairs))
+        same_slots = len(self.accepted_at) == len(before.accepted_at)
+        less = [now - then for now, then in zip(self.accepted_at, before.accepted_at, strict=False)]
+        if not same_slots or min(self.steps - before.steps, *less, 0) < 0:
+            raise ValueError(
+                "its counters fell or have other slots than a moment ago: it was started anew; run evaluate again"
+            )
+        return Counts(self.steps - before.steps, tuple(less))
 
 
 @dataclass(frozen=True)

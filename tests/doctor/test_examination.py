@@ -313,4 +313,4 @@ def test_few_places_are_not_judged_and_that_is_said(healthy: Drafter, monkeypatc
     monkeypatch.setattr("dflash_exp.doctor.findings.LEAST_PLACES", told["n_places"] + 1)
     assert causes(examined(cycle(), moved, conversations(cycle()))) == []
     few = examined(cycle(), healthy, []) | {"n_places": 63}
-    assert doctor_lines(few)[1].startswith("63 places in the texts are too few to tell a mask leak")
+    assert doctor_lines(few)[1].startswith("63 drafts are too few to judge a mask leak")

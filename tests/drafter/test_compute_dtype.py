@@ -8,7 +8,8 @@ import torch.nn.functional as F
 
 from dflash_exp.compose import compose
 from dflash_exp.config import identity
-from dflash_exp.drafter.layers import rotate, rotation
+from dflash_exp.drafter.attention import block_attention, group_anchors
+from dflash_exp.drafter.layers import block_turns, rotate
 from dflash_exp.drafter.layout import locate_anchors
 from dflash_exp.drafter.loss import head_loss
 from dflash_exp.drafter.model import ComputeDtype, Drafter, DrafterConfig, resolve_shape
@@ -59,11 +60,31 @@ def test_the_gradient_of_the_context_adds_up_over_many_passes_without_loss(kit):
 
 def test_queries_in_bf16_are_scaled_before_they_are_rounded():
     """Measured: all equal; 74 % where the rounded ones are scaled."""
-    turn, draw = rotation(torch.arange(64), 24, 10000.0, BF16), torch.Generator().manual_seed(0)
-    q_TE, scale = torch.randn(64, 24, generator=draw).to(BF16), 1 / 24**0.5
-    wanted = (rotate(q_TE.float(), turn) * scale).to(BF16)
-    assert float((rotate(q_TE, turn) * scale == wanted).float().mean()) < 0.8
-    assert float((rotate(q_TE, turn.scaled(scale)) == wanted).float().mean()) > 0.99
+    turns, draw = block_turns(torch.arange(64), 1, 24, 10000.0, BF16), torch.Generator().manual_seed(0)
+    q_A1E, scale = torch.randn(64, 1, 24, generator=draw).to(BF16), 1 / 24**0.5
+    wanted = (rotate(q_A1E.float(), turns.keys_AK) * scale).to(BF16)
+    assert float((rotate(q_A1E, turns.keys_AK) * scale == wanted).float().mean()) < 0.8
+    assert float((rotate(q_A1E, turns.queries_AK) == wanted).float().mean()) > 0.99
+
+
+def test_attention_in_bf16_sums_in_fp32():
+    """Of sequences with 25, 1 and 13 anchors. Measured, relative: 2.4e-3 to 3.8e-3 apart; 4.1e-3 of the blocks' keys
+    and 4.4e-3 of the contexts' where the softmax's backward and the contexts' sums are in bf16."""
+    counts_B, draw = torch.tensor([25, 1, 13]), torch.Generator().manual_seed(0)
+    positions_A = torch.cat([torch.randperm(400, generator=draw)[:n].sort().values for n in counts_B.tolist()])
+    groups = group_anchors(counts_B, positions_A, 2, CPU)
+    shapes = ((39, 2, 8, 24), (39, 2, 4, 24), (39, 2, 4, 24), (3, 2, 400, 24), (3, 2, 400, 24))
+    q_AMYE, *rest = (torch.randn(*shape, generator=draw) for shape in shapes)
+    narrow = [x.to(BF16).requires_grad_() for x in (0.05 * q_AMYE, *rest)]
+    wide = [x.detach().float().requires_grad_() for x in narrow]
+    d_out = torch.randn(shapes[0], generator=draw).to(BF16)
+    for inputs in (narrow, wide):
+        q, k, v, k_ctx, v_ctx = inputs
+        out = block_attention(q, k, v, k_ctx, v_ctx, groups)
+        out.backward(d_out.to(out.dtype))
+    for one, wanted in zip(narrow, wide, strict=True):
+        assert one.grad is not None and wanted.grad is not None
+        assert float((one.grad - wanted.grad).norm() / wanted.grad.norm()) < 4e-3
 
 
 def test_the_loss_is_scaled_in_fp32_not_by_a_scale_in_8_bits():

@@ -94,11 +94,11 @@ def test_drafter_activations_worked_out_by_hand() -> None:
     context = 4 * 4 + (5 * 2 + 2) * 3  # floats a token
     per_slot = 2 * (4 * 4 + 4 * 6 + 3 * 3 + 3 * 6) - (2 * 4 + 6 + 3)
     # batch 0: a sequence of 20, 6 slots, all in one pass; the group is all anchors
-    seen = 6 * 2 * (20 + 2)
+    seen = 6 * 2 * (20 + 2 * 2)
     attention = 2 * seen - 6 * 18
     first = 20 * context + 6 * per_slot + 2 * seen + max(6 * 18, 6 * 16 + 60, attention)
     # batch 1: 4 sequences of 4, 40 slots of which 8 at once
-    seen = 8 * 2 * (4 + 2)
+    seen = 8 * 2 * (4 + 2 * 2)
     second = 16 * context + 8 * per_slot + 2 * seen + max(8 * 18, 8 * 16 + 80, 2 * seen - 8 * 18)
     assert drafter_activations(MODELS, WORK, N_SEQUENCES).tolist() == [4 * first, 4 * second]
     found = peak_memory(MODELS, WORK, N_SEQUENCES, ONE_WAY).drafter_activations

@@ -39,7 +39,7 @@ def test_answers_that_never_reached_a_slot_add_nothing_there() -> None:
     assert total([]) == Counts(0, ())
 
 
-@pytest.mark.parametrize("after", [Counts(3, (1, 1)), Counts(20, (8, 4, 1))])
+@pytest.mark.parametrize("after", [Counts(3, (1, 1)), Counts(12, (3, 1)), Counts(20, (8, 4, 1))])
 def test_counters_of_a_server_that_was_started_anew_are_not_taken_for_the_difference(after: Counts) -> None:
     with pytest.raises(ValueError, match="started anew"):
         _ = after - Counts(10, (5, 2))

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -151,3 +152,22 @@ def test_the_target_shows_its_frozen_parts(make_model: MakeModel) -> None:
     assert target.head_weight_VH is model.lm_head.weight
     assert target.final_norm_weight_H is model.model.norm.weight
     assert not any(parameter.requires_grad for parameter in model.parameters()) and not model.training
+
+
+class PassedBy(nn.Module):
+    """A layer's work without a call of it."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, *inputs: Any, **more: Any) -> Any:
+        return self.layer.forward(*inputs, **more)
+
+
+def test_a_model_that_passes_a_tapped_layer_by_is_refused(make_model: MakeModel, batch: TokenBatch) -> None:
+    model = make_model()
+    target = FrozenTarget(model, [0, 2])
+    model.model.layers[0] = PassedBy(model.model.layers[0])
+    with pytest.raises(ValueError, match=r"^target\.path must name a model that calls every tapped layer, .* \[0\]"):
+        target(batch)
