@@ -8,6 +8,7 @@ import torch
 
 from dflash_exp.drafter.step import DrafterStep, StepOutcome
 from dflash_exp.telemetry.dynamics.jumps import JumpWatch
+from tests.lengths import full_or
 from tests.world import World, make_world, result_of, results_only
 
 LONG = (
@@ -70,7 +71,7 @@ def test_weights_that_were_spoilt_and_ten_steps_at_twenty_times_the_rate_are_for
 def test_where_nothing_is_learned_a_jump_is_composition_and_its_probe_changes_nothing_else(
     world: World, monkeypatch: pytest.MonkeyPatch, order: str
 ) -> None:
-    arm = (*LONG, *STILL, f"interleave={order}")
+    arm = (*LONG, *STILL, f"interleave={order}", f"steps={full_or(230, 100)}")
     found = result_of(world.train(f"still_{order}", *arm))["dynamics"]
     assert {jump["kind"] for jump in found["jumps"]} <= {"composition"} and found["largest_probe_rise"] == 0.0
     monkeypatch.setattr(JumpWatch, "add", lambda watch, *a: plain_add(watch, *a) or watch._raw.__len__() == 70)
@@ -80,9 +81,10 @@ def test_where_nothing_is_learned_a_jump_is_composition_and_its_probe_changes_no
 
 
 def test_the_probe_of_a_jump_leaves_training_as_it_was(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    plain = world.train("plain", *LONG)
+    few = f"steps={full_or(230, 120)}"
+    plain = world.train("plain", *LONG, few)
     monkeypatch.setattr(JumpWatch, "add", lambda watch, *a: plain_add(watch, *a) or len(watch._raw) % 15 == 0)
-    probed = world.train("probed", *LONG)
+    probed = world.train("probed", *LONG, few)
     records = results_only(probed)
     told = [record["step"] for record in records if "dynamics/jump" in record]
     assert len(told) > 5
