@@ -17,7 +17,8 @@ class LastingConsole(Console):
     """On stdout. A line that cannot be written is lost, and nothing else; rich would end the process."""
 
     def __init__(self, quiet: bool = False) -> None:
-        width = None if sys.stdout.isatty() or "COLUMNS" in os.environ else WIDE
+        on_terminal = sys.stdout is not None and sys.stdout.isatty()  # none where the shell closed it
+        width = None if on_terminal or "COLUMNS" in os.environ else WIDE
         super().__init__(file=lasting(sys.stdout), quiet=quiet, width=width)
 
     def say(self, line: str) -> None:

@@ -77,7 +77,9 @@ def print_plan(console: Console, document: Mapping[str, Any]) -> None:
     figures of the whole epoch."""
     if document["per_bucket"] is not None:
         console.print(_contents_table(document))
+        console.print(_costs_line(document["cost"]), highlight=False)
     console.print(_order_table(document))
+    console.print("weight of a token under each loss.reduction, share of the learning rate: 1 is fair", highlight=False)
     for line in [_order_line(document), *_step_lines(document), *_cost_lines(document)]:
         console.print(line, highlight=False)
 
@@ -85,9 +87,8 @@ def print_plan(console: Console, document: Mapping[str, Any]) -> None:
 def _contents_table(document: Mapping[str, Any]) -> Table:
     """What the buckets hold, and what a batch of each costs target and drafter."""
     cost, held = document["cost"], document["per_bucket"]
-    unit, scale = ("", 1.0) if cost is None else _readable(cost["unit"], [*cost["target"], *cost["drafter"]])
-    caption = UNKNOWN_COST if cost is None else f"target, drafter: mean {unit} of a batch, {cost['basis']}"
-    table = _narrow_table("in the buckets", caption)
+    scale = 1.0 if cost is None else _unit(cost)[1]
+    table = _narrow_table("in the buckets")
     for heading in ("bucket", "to", "sequences", "tokens", "anchors", "batches", "padding", "target", "drafter"):
         table.add_column(heading, justify="right", overflow="fold")
     for b, count in enumerate(document["counts"]):
@@ -100,20 +101,24 @@ def _contents_table(document: Mapping[str, Any]) -> Table:
     return table
 
 
-def _narrow_table(title: str, caption: str) -> Table:
+def _costs_line(cost: Mapping[str, Any] | None) -> str:
+    """What target and drafter are in."""
+    return UNKNOWN_COST if cost is None else f"target, drafter: mean {_unit(cost)[0]} of a batch, {cost['basis']}"
+
+
+def _unit(cost: Mapping[str, Any]) -> tuple[str, float]:
+    """Its name, and how many of the cost's own it is."""
+    return _readable(cost["unit"], [*cost["target"], *cost["drafter"]])
+
+
+def _narrow_table(title: str) -> Table:
     """Nine columns of five digits fit into 80."""
-    head_alone = box.SIMPLE_HEAD
-    return Table(
-        title=title, title_justify="left", caption=caption, caption_justify="left", box=head_alone, show_edge=False,
-        padding=(0, 1, 0, 0),
-    )  # fmt: skip
+    return Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
 
 
 def _order_table(document: Mapping[str, Any]) -> Table:
     """What the order does to each bucket."""
-    table = _narrow_table(
-        "in the order", "weight of a token under each loss.reduction, share of the learning rate: 1 is fair"
-    )
+    table = _narrow_table("in the order")
     for heading in ("bucket", "batches", "out at", "first 10 %", "weight: epoch", "step", "batch", "lr"):
         table.add_column(heading, justify="right", overflow="fold")
     weights, lr_share = document["anchor_weight"], document["lr_share"]
