@@ -25,6 +25,7 @@ def test_a_line_on_a_full_disk_is_lost_and_nothing_else(monkeypatch: pytest.Monk
     console.say("τ " * 10_000)
     console.print("a table")
     sys.stdout.close()  # as the interpreter does at its end
+    assert sys.stdout.closed, "nothing was left in its buffer, which would have raised"
 
 
 def test_the_next_line_is_tried_again() -> None:
@@ -55,6 +56,7 @@ def test_a_reader_that_is_gone_silences_the_console(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(sys, "stdout", os.fdopen(writes, "w"))
     LastingConsole().say("nobody")
     sys.stdout.close()
+    assert sys.stdout.closed, "nothing was left in its buffer, which would have raised"
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
@@ -90,6 +92,8 @@ def test_a_rank_s_log_that_cannot_be_written_is_quiet(tmp_path: Path) -> None:
     console = LastingConsole(quiet=True)
     console.write_to(tmp_path / "nowhere" / "rank-1.log")
     console.say("kept to itself")
+    assert console.quiet, "there is no such file"
     (tmp_path / "rank-2.log").symlink_to(FULL)
     console.write_to(tmp_path / "rank-2.log")
     console.say("lost")
+    assert not console.quiet, "each line is tried"
