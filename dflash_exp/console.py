@@ -17,9 +17,9 @@ class LastingConsole(Console):
     """On stdout. A line that cannot be written is lost, and nothing else; rich would end the process."""
 
     def __init__(self, quiet: bool = False) -> None:
-        on_terminal = sys.stdout is not None and sys.stdout.isatty()  # none where the shell closed it
-        width = None if on_terminal or "COLUMNS" in os.environ else WIDE
-        super().__init__(file=lasting(sys.stdout), quiet=quiet, width=width)
+        super().__init__(file=lasting(sys.stdout), quiet=quiet)
+        if not self.file.isatty() and "COLUMNS" not in os.environ:
+            self.width = WIDE
 
     def say(self, line: str) -> None:
         """A line as it is: brackets are no markup, and it wraps where the terminal does."""

@@ -88,9 +88,8 @@ def _contents_table(document: Mapping[str, Any]) -> Table:
     """What the buckets hold, and what a batch of each costs target and drafter."""
     cost, held = document["cost"], document["per_bucket"]
     scale = 1.0 if cost is None else _unit(cost)[1]
-    table = _narrow_table("in the buckets")
-    for heading in ("bucket", "to", "sequences", "tokens", "anchors", "batches", "padding", "target", "drafter"):
-        table.add_column(heading, justify="right", overflow="fold")
+    headings = ("bucket", "to", "sequences", "tokens", "anchors", "batches", "padding", "target", "drafter")
+    table = _narrow_table("in the buckets", headings)
     for b, count in enumerate(document["counts"]):
         numbers = [_count(held[name], b) for name in ("sequences", "tokens", "anchors")]
         padded = held["padded_tokens"][b]
@@ -111,16 +110,18 @@ def _unit(cost: Mapping[str, Any]) -> tuple[str, float]:
     return _readable(cost["unit"], [*cost["target"], *cost["drafter"]])
 
 
-def _narrow_table(title: str) -> Table:
-    """Nine columns of five digits fit into 80."""
-    return Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
+def _narrow_table(title: str, headings: Sequence[str]) -> Table:
+    """Nine columns of five digits fit into 80; in fewer, numbers are folded, not cut."""
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
+    for heading in headings:
+        table.add_column(heading, justify="right", overflow="fold")
+    return table
 
 
 def _order_table(document: Mapping[str, Any]) -> Table:
     """What the order does to each bucket."""
-    table = _narrow_table("in the order")
-    for heading in ("bucket", "batches", "out at", "first 10 %", "weight: epoch", "step", "batch", "lr"):
-        table.add_column(heading, justify="right", overflow="fold")
+    headings = ("bucket", "batches", "out at", "first 10 %", "weight: epoch", "step", "batch", "lr")
+    table = _narrow_table("in the order", headings)
     weights, lr_share = document["anchor_weight"], document["lr_share"]
     for b, count in enumerate(document["counts"]):
         figures = [document["exhausted_at"][b], document["pick_rate"]["first_10pct"][b]]

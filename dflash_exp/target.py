@@ -14,7 +14,7 @@ a target never meet, and a hook that finds none returns at once.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -93,6 +93,16 @@ class _DeepestTapSeen(Exception):
     """Leaves a forward whose remaining layers nobody needs."""
 
 
+def _check_all_seen(taps: Sequence[int], seen: Container[int]) -> None:
+    """Raises ValueError where a forward went past a tap without calling its layer."""
+    unseen = [tap for tap in taps if tap not in seen]
+    if unseen:
+        raise ValueError(
+            f"target.path must name a model that calls every tapped layer, it did not call {unseen}; "
+            "take other drafter.taps"
+        )
+
+
 class _Packing:
     """Copies the taps of one forward beside one another while they are in the processor's cache: a `Capture`."""
 
@@ -116,13 +126,9 @@ class _Packing:
             raise _DeepestTapSeen
 
     def packed(self) -> Tensor:
-        """features_PF. Raises ValueError where the forward went past a tap without calling its layer."""
-        unseen = sorted({*self._taps} - self._seen)
-        if self._features_PF is None or unseen:
-            raise ValueError(
-                f"target.path must name a model that calls every tapped layer, it did not call {unseen}; "
-                "take other drafter.taps"
-            )
+        """features_PF. Raises ValueError where a tap was not seen."""
+        _check_all_seen(self._taps, self._seen)
+        assert self._features_PF is not None, "made for the first tap"
         return self._features_PF
 
 
@@ -251,6 +257,7 @@ class TargetSession:
         hidden: dict[int, Tensor] = {}
         with _captured_by(hidden.__setitem__):
             logits_1NV = self._target.model(**inputs, use_cache=True).logits
+        _check_all_seen(self._target.taps, hidden)
         features_NF = torch.cat([hidden[tap][0].to(self._target.device) for tap in self._target.taps], dim=-1)
         return logits_1NV[0, -n_logits:], features_NF
 

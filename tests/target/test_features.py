@@ -171,3 +171,5 @@ def test_a_model_that_passes_a_tapped_layer_by_is_refused(make_model: MakeModel,
     model.model.layers[0] = PassedBy(model.model.layers[0])
     with pytest.raises(ValueError, match=r"^target\.path must name a model that calls every tapped layer, .* \[0\]"):
         target(batch)
+    with pytest.raises(ValueError, match=r"^target\.path must name a model that calls every tapped layer, .* \[0\]"):
+        target.session(speculative=True).read(batch.tokens_BT[0], n_logits=1)
